@@ -1,0 +1,1 @@
+"""edgekv: vision-language models over endless video, inside a fixed memory budget."""
