@@ -1,0 +1,92 @@
+"""Plain settings and the arithmetic on them: sizes, durations, the KV geometry of a model.
+
+Owns: how byte sizes and durations are written by users, and how many bytes a page takes.
+Knows nothing of files, graphs or the cache.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+KVDtype = Literal["float32", "float16", "bfloat16", "int8"]
+
+_DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+_SCALE_BYTES = 4  # int8 pools carry one float32 scale per token and KV head
+_SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True, slots=True)
+class KVGeometry:
+    """What one token's keys and values look like in a model.
+
+    ``num_rope_axes`` is 0 for a model without rotary positions, 1 for RoPE, 3 for M-RoPE.
+    """
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    page_size: int
+    dtype: KVDtype
+    num_rope_axes: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("num_layers", "num_kv_heads", "head_dim", "page_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.dtype not in get_args(KVDtype):
+            raise ValueError(f"KV dtype must be one of {', '.join(get_args(KVDtype))}, got {self.dtype!r}")
+        if not 0 <= self.num_rope_axes <= 4:
+            raise ValueError(f"num_rope_axes must be 0 to 4, got {self.num_rope_axes}")
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page over all layers, keys and values (and int8 scales) together."""
+        per_slot = self.head_dim * _DTYPE_BYTES[self.dtype] + (_SCALE_BYTES if self.dtype == "int8" else 0)
+        return 2 * self.num_layers * self.num_kv_heads * self.page_size * per_slot
+
+    def pages_for(self, num_tokens: int) -> int:
+        """Pages that a run of ``num_tokens`` tokens takes when it starts on a page of its own."""
+        return -(-num_tokens // self.page_size)
+
+
+def parse_bytes(text: str | int) -> int:
+    """``"64MiB"``, ``"1.5GB"`` or a plain number of bytes -> bytes. Raises ValueError."""
+    if isinstance(text, int):
+        value, unit = float(text), ""
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+        if match is None or match[2].lower() not in _SIZE_UNITS:
+            raise ValueError(f"size must look like 64MiB, 1.5GB or 4096, got {text!r}")
+        value, unit = float(match[1]), match[2].lower()
+    size = int(value * _SIZE_UNITS[unit])
+    if size < 1:
+        raise ValueError(f"size must be positive, got {text!r}")
+    return size
+
+
+def parse_seconds(text: str | float) -> float:
+    """``"2s"``, ``"500ms"``, ``"10m"`` or a plain number of seconds -> seconds. Raises ValueError."""
+    if isinstance(text, int | float):
+        value, unit = float(text), ""
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+        if match is None or match[2].lower() not in _TIME_UNITS:
+            raise ValueError(f"duration must look like 2s, 500ms or 10m, got {text!r}")
+        value, unit = float(match[1]), match[2].lower()
+    seconds = value * _TIME_UNITS[unit]
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"duration must be positive, got {text!r}")
+    return seconds
+
+
+def format_bytes(size: int) -> str:
+    """Bytes for people: ``8.0 MiB``."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")

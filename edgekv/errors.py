@@ -1,0 +1,38 @@
+"""Every error a caller of edgekv can meet. Each message is one line: what was wrong, what was expected."""
+
+
+class EdgeKVError(Exception):
+    """Base of all errors edgekv raises on purpose (wrong argument values raise ValueError)."""
+
+
+class OutOfPagesError(EdgeKVError):
+    """The pool has fewer free pages than the operation needs; nothing was changed."""
+
+    def __init__(self, needed: int, free: int) -> None:
+        super().__init__(f"need {needed} pages, {free} free")
+        self.needed = needed
+        self.free = free
+
+
+class BudgetError(EdgeKVError):
+    """Model, pool or pinned start do not fit the budget; the message says what would fit."""
+
+
+class BundleError(EdgeKVError):
+    """A bundle is missing, broken, tampered with or of a format this version does not read."""
+
+
+class ContextError(EdgeKVError):
+    """A prompt or frame cannot be placed in the context; the message says what would fit."""
+
+
+class ExecutorError(EdgeKVError):
+    """A graph cannot be loaded or run here; the message names the executor and the reason."""
+
+
+class SourceError(EdgeKVError):
+    """A video source cannot be opened or holds no frame that can be read."""
+
+
+class SessionError(EdgeKVError):
+    """A session is closed, or is being used by another thread."""

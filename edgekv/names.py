@@ -1,0 +1,49 @@
+"""Names of everything that crosses from an exported graph to the runtime, with shape and dtype.
+
+Owns: the operator's identity and every graph input and output name. Exporter, executors and tests
+read them here and nowhere else. Knows nothing of any library.
+
+Symbols: T tokens in the step, B sequences, M page-table columns, A rope axes, N logit rows,
+P pages in the pool, Hk KV heads, S page size, D head dimension.
+"""
+
+OP_DOMAIN = "edgekv"
+OP_NAME = "PagedAttention"
+OP_VERSION = 1  # the operator's schema version; changes whenever its inputs or their meaning change
+
+# decoder.onnx, inputs
+INPUTS_EMBEDS = "inputs_embeds"  # (T, hidden) float32
+POSITION_IDS = "position_ids"  # (T,) int64, or (A, T) int64 when A > 1
+LOGIT_INDICES = "logit_indices"  # (N,) int64, which of the T tokens want logits
+PAGE_TABLE = "page_table"  # (B, M, 2 + A) int32: page id, valid tokens, shift per axis; id -1 = unused
+QUERY_STARTS = "query_starts"  # (B + 1,) int32
+SLOT_MAPPING = "slot_mapping"  # (T,) int32, page * page_size + offset, -1 = do not write
+KV_LIMITS = "kv_limits"  # (T,) int32, how many tokens in logical order each query token may see
+QUERY_INDICES = "query_indices"  # (T,) int32, logical index of the query token itself
+
+# decoder.onnx, output
+LOGITS = "logits"  # (N, vocab) float32
+
+# vision.onnx
+PIXEL_VALUES = "pixel_values"  # (num_images, 3, height, width) float32
+IMAGE_EMBEDS = "image_embeds"  # (num_images, tokens_per_image, hidden) float32
+
+
+def key_pool(layer: int) -> str:
+    """Input name of a layer's key pool, (P, Hk, S, D) in the bundle's KV dtype."""
+    return f"key_pool.{layer}"
+
+
+def value_pool(layer: int) -> str:
+    """Input name of a layer's value pool, (P, Hk, S, D) in the bundle's KV dtype."""
+    return f"value_pool.{layer}"
+
+
+def key_pool_out(layer: int) -> str:
+    """Output name of a layer's key pool; bound to the same memory as the input."""
+    return f"key_pool_out.{layer}"
+
+
+def value_pool_out(layer: int) -> str:
+    """Output name of a layer's value pool; bound to the same memory as the input."""
+    return f"value_pool_out.{layer}"

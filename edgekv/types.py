@@ -1,0 +1,47 @@
+"""Values that cross between parts. Frozen data, no behaviour beyond checks.
+
+Owns: what a frame, one step of the decoder and an answer are. Knows no library but NumPy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+SegmentKind = Literal["system", "frame", "text", "answer"]
+FinishReason = Literal["stop", "length", "stop_string", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One picture of a stream."""
+
+    pixels: NDArray[np.uint8]  # (height, width, 3) RGB
+    time_s: float  # seconds since the stream began
+    index: int = 0  # number of the frame in its source
+
+
+@dataclass(frozen=True, slots=True)
+class StepTables:
+    """Where the tokens of one step stand and what they may see: the host's side of the operator."""
+
+    position_ids: NDArray[np.int64]  # (max(A, 1), T) current positions, one row per rope axis
+    page_table: NDArray[np.int32]  # (B, M, 2 + A): page id, valid tokens, shift per axis
+    query_starts: NDArray[np.int32]  # (B + 1,)
+    slot_mapping: NDArray[np.int32]  # (T,)
+    kv_limits: NDArray[np.int32]  # (T,)
+    query_indices: NDArray[np.int32]  # (T,)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a question got."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    ttft_s: float  # seconds to first token
+    tokens_per_s: float  # decode speed after the first token, 0.0 when there was only one
+    finish_reason: FinishReason
