@@ -159,27 +159,35 @@ def _name_tensors(graph: ir.Graph, num_layers: int) -> None:
 
 def _name_dims(model: ir.Model) -> None:
     """Give open dimensions the letters of the operator's document instead of the tracer's."""
-    sizes = {_T: "T", _B: "B", _M: "M", _N: "N", _P: "P", _S: "S", _B + 1: "B + 1"}
-    letters = {
-        names.INPUTS_EMBEDS: {0: sizes[_T]},
-        names.POSITION_IDS: {0: sizes[_T]},
-        names.LOGIT_INDICES: {0: sizes[_N]},
-        names.PAGE_TABLE: {0: sizes[_B], 1: sizes[_M]},
-        names.QUERY_STARTS: {0: sizes[_B + 1]},
-        names.SLOT_MAPPING: {0: sizes[_T]},
-        names.KV_LIMITS: {0: sizes[_T]},
-        names.QUERY_INDICES: {0: sizes[_T]},
-        names.LOGITS: {0: sizes[_N]},
+    letters: dict[str, dict[int, str]] = {
+        names.INPUTS_EMBEDS: {0: "T"},
+        names.POSITION_IDS: {0: "T"},
+        names.LOGIT_INDICES: {0: "N"},
+        names.PAGE_TABLE: {0: "B", 1: "M"},
+        names.QUERY_STARTS: {0: "B + 1"},
+        names.SLOT_MAPPING: {0: "T"},
+        names.KV_LIMITS: {0: "T"},
+        names.QUERY_INDICES: {0: "T"},
     }
-    graph = model.graph
-    for value in (*graph.inputs, *graph.outputs):
-        by_axis = letters.get(value.name or "", {0: "P", 2: "S"})
-        assert value.shape is not None
-        value.shape = ir.Shape([by_axis.get(axis, dim) for axis, dim in enumerate(value.shape)])
-    for node in graph:
-        for value in node.outputs:
-            if not value.is_graph_output():
-                value.shape = None  # the tracer's symbols would contradict the new names
+    symbols: dict[str, str] = {}
+    for value in model.graph.inputs:
+        for axis, letter in letters.get(value.name or "", {0: "P", 2: "S"}).items():
+            dim = _shape(value)[axis]
+            assert isinstance(dim, ir.SymbolicDim), f"{value.name} has a fixed dimension {axis}"
+            symbols[str(dim.value)] = letter
+    produced = (value for node in model.graph for value in node.outputs)
+    for value in (*model.graph.inputs, *produced):
+        if value.shape is not None:
+            value.shape = ir.Shape([_renamed(dim, symbols) for dim in value.shape])
+
+
+def _renamed(dim: int | ir.SymbolicDim, symbols: dict[str, str]) -> int | str | None:
+    return dim if isinstance(dim, int) else symbols.get(str(dim.value))
+
+
+def _shape(value: ir.Value) -> ir.Shape:
+    assert value.shape is not None
+    return value.shape
 
 
 @contextmanager
