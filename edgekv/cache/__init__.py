@@ -10,15 +10,19 @@ Typical use::
             step.commit()
 """
 
-from edgekv.cache.allocator import PageAllocator, PageCounts
+from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
+from edgekv.cache.check import InvariantError, check
 from edgekv.cache.page_cache import PageCache
 from edgekv.cache.segments import Segment, SegmentTable
 from edgekv.cache.sequence import Sequence
+from edgekv.cache.snapshot import CacheSnapshot, PageCounts
 from edgekv.cache.step import Step
 
 __all__ = [
     "Append",
+    "CacheSnapshot",
+    "InvariantError",
     "PageAllocator",
     "PageCache",
     "PageCounts",
@@ -26,4 +30,5 @@ __all__ = [
     "SegmentTable",
     "Sequence",
     "Step",
+    "check",
 ]

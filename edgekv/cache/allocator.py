@@ -12,26 +12,13 @@ ended), *free*, and *cached* (held by nobody, kept for reuse by content: always 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekv.cache.snapshot import AllocatorSnapshot, PageCounts, frozen
 from edgekv.errors import CacheError, OutOfPagesError
 
 Pages = NDArray[np.int32]  # (n,) page ids
-
-
-@dataclass(frozen=True, slots=True)
-class PageCounts:
-    """How many pages are in each state; ``free + live + cached + in_flight == num_pages``."""
-
-    num_pages: int
-    free: int
-    live: int
-    cached: int
-    in_flight: int
-    peak: int  # most pages that were not free at any one time
 
 
 class PageAllocator:
@@ -41,7 +28,8 @@ class PageAllocator:
         if num_pages < 1:
             raise ValueError(f"a pool needs at least 1 page, got {num_pages}")
         self.num_pages = num_pages
-        self._free = np.arange(num_pages - 1, -1, -1, dtype=np.int32)  # (num_pages,) stack, top last
+        # (num_pages,) a stack of the free pages, its top last
+        self._free = np.arange(num_pages - 1, -1, -1, dtype=np.int32)
         self._num_free = num_pages
         self._lowest_free = num_pages
         self._num_in_flight = 0
@@ -80,8 +68,7 @@ class PageAllocator:
         pages = self._free[start : self._num_free][::-1].copy()
         self._refs[pages] = 1
         self._num_free = start
-        if start < self._lowest_free:
-            self._lowest_free = start
+        self._lowest_free = min(self._lowest_free, start)
         return pages
 
     def retain(self, pages: Pages) -> None:
@@ -118,7 +105,8 @@ class PageAllocator:
         """Fence live ``pages`` (n,), repeats allowed, until ``end_step`` with the returned token."""
         self._check_range(pages)
         if pages.size and self._refs[pages].min() < 1:
-            raise CacheError(f"page {pages[self._refs[pages].argmin()]} is not live, a step cannot use it")
+            page = pages[self._refs[pages].argmin()]
+            raise CacheError(f"page {page} is not live, a step cannot use it")
         token = self._num_steps_begun
         self._num_steps_begun += 1
         self._steps[token] = pages.copy()
@@ -137,9 +125,20 @@ class PageAllocator:
             self._num_in_flight -= idle.size
             self._push(idle)
 
+    def snapshot(self) -> AllocatorSnapshot:
+        """Everything the allocator knows, as read-only copies."""
+        return AllocatorSnapshot(
+            counts=self.counts,
+            free=frozen(self._free[: self._num_free]),
+            refs=frozen(self._refs),
+            fences=frozen(self._fences),
+            steps=tuple(frozen(pages) for pages in self._steps.values()),
+        )
+
     def _push(self, pages: Pages) -> None:
+        # Reversed, so that giving back what was just taken leaves the stack as it was.
         end = self._num_free + pages.size
-        self._free[self._num_free : end] = pages
+        self._free[self._num_free : end] = pages[::-1]
         self._num_free = end
 
     def _check_range(self, pages: Pages) -> None:
@@ -147,14 +146,17 @@ class PageAllocator:
             raise ValueError(f"pages must be int32 (n,), got {pages.dtype} {pages.shape}")
         # Seen as unsigned, a negative id is larger than any pool.
         if pages.size and pages.view(np.uint32).max() >= self.num_pages:
-            raise ValueError(f"page ids must be 0 to {self.num_pages - 1}, got {pages.min()} to {pages.max()}")
+            low, high = pages.min(), pages.max()
+            raise ValueError(f"page ids must be 0 to {self.num_pages - 1}, got {low} to {high}")
 
     def _check(self, pages: Pages) -> None:
         """Reject ids out of range or repeated: with repeats, batched updates would count once."""
         self._check_range(pages)
         ramp = self._ramp[: pages.size]
         if ramp.size < pages.size:
-            raise ValueError(f"{pages.size} page ids of a pool of {self.num_pages} cannot be distinct")
+            raise ValueError(
+                f"{pages.size} page ids of a pool of {self.num_pages} cannot be distinct"
+            )
         self._marks[pages] = ramp
         if not np.array_equal(self._marks[pages], ramp):
             raise ValueError("page ids of one call must be distinct")

@@ -111,7 +111,9 @@ def limits_for(indices: NDArray[np.int32], bidirectional: bool | Runs) -> NDArra
         bidirectional = [(0, num_tokens)] if bidirectional else []
     for start, stop in bidirectional:
         if not 0 <= start < stop <= num_tokens:
-            raise ValueError(f"bidirectional run must lie in 0 to {num_tokens}, got {start} to {stop}")
+            raise ValueError(
+                f"bidirectional run must lie in 0 to {num_tokens}, got {start} to {stop}"
+            )
         limits[start:stop] = limits[stop - 1]
     return limits
 
@@ -143,7 +145,9 @@ def relative_positions(
     else:
         given = np.asarray(advance)
         if given.shape not in ((), (num_axes,)) or not np.issubdtype(given.dtype, np.integer):
-            raise ValueError(f"advance must be one integer or one for each of {num_axes} axes, got {advance!r}")
+            raise ValueError(
+                f"advance must be one integer or one for each of {num_axes} axes, got {advance!r}"
+            )
         if given.min() < 0:
             raise ValueError(f"advance must not be negative, got {advance!r}")
         move = np.full(num_axes, given, dtype=np.int32)

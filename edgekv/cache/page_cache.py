@@ -11,9 +11,10 @@ from collections.abc import Sequence as Collection
 
 import numpy as np
 
-from edgekv.cache.allocator import PageAllocator, PageCounts
+from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
 from edgekv.cache.sequence import PoolState, Sequence
+from edgekv.cache.snapshot import CacheSnapshot, PageCounts
 from edgekv.cache.step import Step
 from edgekv.config import KVGeometry
 from edgekv.errors import CacheError
@@ -68,6 +69,15 @@ class PageCache:
             if self._pool.sequences.get(append.sequence.id) is not append.sequence:
                 raise CacheError("the append's sequence is not open in this cache")
         return Step(self.allocator, appends, self.geometry.num_rope_axes)
+
+    def snapshot(self) -> CacheSnapshot:
+        """The whole cache at one moment, read-only; ``check`` validates it."""
+        return CacheSnapshot(
+            page_size=self.geometry.page_size,
+            shiftable=self._pool.shiftable,
+            allocator=self.allocator.snapshot(),
+            sequences=tuple(sequence.snapshot() for sequence in self.sequences),
+        )
 
     def utilization(self) -> float:
         """Valid tokens / (live pages * page size), shared pages counted once; 1.0 when none is live."""

@@ -126,12 +126,11 @@ class SegmentList:
 
     def indices_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the segments with these distinct ids stand: (n,). Raises ValueError for an unknown id."""
-        # Ids grow along the list, so a binary search finds them.
         own = self.rows["id"]
-        found = np.searchsorted(own, ids)
-        missing = (found == own.size) | (own[np.minimum(found, own.size - 1)] != ids) if own.size else ids == ids
-        if missing.any():
-            raise ValueError(f"no segment {ids[missing.argmax()]} in this sequence")
+        found = np.searchsorted(own, ids)  # ids grow along the list
+        known = np.isin(ids, own)
+        if not known.all():
+            raise ValueError(f"no segment {ids[known.argmin()]} in this sequence")
         if np.unique(found).size != found.size:
             raise ValueError("segment ids of one call must be distinct")
         return found

@@ -1,10 +1,9 @@
 """One context: a page table and its typed segments, changed only as a whole.
 
-Owns: one sequence's table, segments and next position, and the references it holds on pages.
+Owns: one sequence's layout and the references it holds on pages, pending ones included.
 Guarantees: an operation that fails changes nothing; tokens of an append are invisible until its
-    commit and an abort leaves no trace; a page never holds tokens of two segments; keys are never
-    moved, so a dropped segment lowers the shift of everything behind it; new tokens are written at
-    their current position with shift 0.
+    commit and an abort leaves no trace; a page never holds tokens of two segments; new tokens are
+    written at their current position, in pages with shift 0.
 Does not know: what tokens are, which segments should leave, what executes a step.
 """
 
@@ -15,25 +14,23 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Collection
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append, Runs, limits_for, relative_positions, slots_for, valid_for
-from edgekv.cache.segments import (
-    FRAME_CODE,
-    KIND_CODES,
-    KINDS,
-    SYSTEM_CODE,
-    Segment,
-    SegmentList,
-    SegmentTable,
-)
-from edgekv.cache.table import ID, SHIFT, VALID, PageTable
+from edgekv.cache.layout import Layout
+from edgekv.cache.segments import KIND_CODES, KINDS, Segment, SegmentTable
+from edgekv.cache.snapshot import SequenceSnapshot, frozen
+from edgekv.cache.table import SHIFT, VALID, PageTable
 from edgekv.config import KVGeometry
 from edgekv.errors import CacheError, ContextError
 from edgekv.types import SegmentKind
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,37 +57,35 @@ class Sequence:
     def __init__(self, pool: PoolState, parent: Sequence | None = None) -> None:
         self._pool = pool
         self.id = next(pool.ids)
-        if parent is None:
-            self.table = PageTable(pool.max_pages, pool.num_axes)
-            self._segments = SegmentList(pool.max_pages, pool.num_axes)
-            self._next = np.zeros(pool.num_axes, dtype=np.int32)
-            self._num_tokens = 0
-        else:
-            self.table = parent.table.copy()
-            self._segments = parent._segments.copy()
-            self._next = parent._next.copy()
-            self._num_tokens = parent._num_tokens
-            pool.allocator.retain(self.table.page_ids)
+        self._layout: Layout = (
+            Layout(pool.max_pages, pool.num_axes) if parent is None else parent._layout.copy()
+        )
+        pool.allocator.retain(self._layout.table.page_ids)
         self._pending: Append | None = None
         self._closed = False
         pool.sequences[self.id] = self
 
     @property
+    def table(self) -> PageTable:
+        """The committed page table: to read, never to write."""
+        return self._layout.table
+
+    @property
     def num_tokens(self) -> int:
-        return self._num_tokens
+        return self._layout.num_tokens
 
     @property
     def num_pages(self) -> int:
-        return self.table.num_pages
+        return self._layout.table.num_pages
 
     @property
     def num_segments(self) -> int:
-        return len(self._segments)
+        return len(self._layout.segments)
 
     @property
     def next_position(self) -> NDArray[np.int32]:
         """(R,) where the next token stands on each axis; not the number of tokens. A copy."""
-        return self._next.copy()
+        return self._layout.next_position.copy()
 
     @property
     def pending(self) -> Append | None:
@@ -103,31 +98,16 @@ class Sequence:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """All segments, oldest first, as views: for people and tests, costs one object each."""
-        rows = self._segments.rows
-        ends = np.cumsum(rows["num_pages"])
-        starts = np.cumsum(rows["span"], axis=0) - rows["span"]
-        return tuple(
-            Segment(
-                id=int(row["id"]),
-                kind=KINDS[row["kind"]],
-                pages=self.table.page_ids[end - row["num_pages"] : end].copy(),
-                num_tokens=int(row["num_tokens"]),
-                position=tuple(start.tolist()),
-                span=tuple(row["span"].tolist()),
-                index=int(row["index"]),
-                time_s=float(row["time_s"]),
-            )
-            for row, end, start in zip(rows, ends, starts, strict=True)
-        )
+        return self._layout.views()
 
     def segment_table(self) -> SegmentTable:
         """All segments as columns, oldest first: what retention rules read."""
-        return self._segments.table()
+        return self._layout.segments.table()
 
     def private_pages(self) -> NDArray[np.int32]:
         """(num_segments,) pages of each segment that nobody else holds: what a drop frees at once."""
         alone = self._pool.allocator.ref_counts(self.table.page_ids) == 1
-        owner = np.repeat(np.arange(self.num_segments), self._segments.rows["num_pages"])
+        owner = np.repeat(np.arange(self.num_segments), self._layout.segments.rows["num_pages"])
         return np.bincount(owner[alone], minlength=self.num_segments).astype(np.int32)
 
     def pages_needed(self, kind: SegmentKind, num_tokens: int, *, extend: bool = False) -> int:
@@ -161,16 +141,18 @@ class Sequence:
         pool = self._pool
         tail_tokens, copy = self._continue_tail(kind, num_tokens, extend=extend, index=index)
         relative, move = relative_positions(pool.num_axes, num_tokens, positions, advance)
-        absolute = relative + self._next[:, None]
-        indices = np.arange(self._num_tokens, self._num_tokens + num_tokens, dtype=np.int32)
+        absolute = relative + self._layout.next_position[:, None]
+        indices = np.arange(self.num_tokens, self.num_tokens + num_tokens, dtype=np.int32)
         limits = limits_for(indices, bidirectional)
         num_new = pool.geometry.pages_for(num_tokens - tail_tokens)
         self._check_room(num_new, int(absolute.max()))
         taken = pool.allocator.allocate(num_new + copy)
-        tail, tail_valid = (self.table.rows[-1, :SHIFT].tolist()) if tail_tokens else (-1, 0)
         copy_page, pages = (int(taken[0]), taken[1:]) if copy else (-1, taken)
         size = pool.geometry.page_size
-        base = self._next - self._segments.last["span"] if extend else self._next
+        tail, tail_valid = self.table.rows[-1, :SHIFT].tolist() if tail_tokens else (-1, 0)
+        base = self.next_position
+        if extend:
+            base -= self._layout.segments.last["span"]
         self.table.stage(pages, valid_for(num_new, num_tokens - tail_tokens, size), base)
         self._pending = Append(
             sequence=self,
@@ -180,7 +162,9 @@ class Sequence:
             tail_tokens=tail_tokens,
             copy_page=copy_page,
             pages=pages,
-            slots=slots_for(copy_page if copy else tail, tail_valid, tail_tokens, pages, num_tokens, size),
+            slots=slots_for(
+                copy_page if copy else tail, tail_valid, tail_tokens, pages, num_tokens, size
+            ),
             positions=absolute,
             query_indices=indices,
             kv_limits=limits,
@@ -194,23 +178,7 @@ class Sequence:
     def commit(self, append: Append) -> None:
         """The append's tokens are written: count them. Called by the step."""
         self._require_pending(append)
-        table, segments = self.table, self._segments
-        if not append.extend:
-            segments.push(KIND_CODES[append.kind], append.index, append.time_s)
-        if append.tail_tokens:
-            table.rows[-1, VALID] += append.tail_tokens
-            if append.copy_page >= 0:
-                shared = table.page_ids[-1:].copy()
-                table.rows[-1, ID] = append.copy_page
-                self._pool.allocator.release(shared)
-        table.num_pages += append.pages.size
-        row = segments.last
-        row["num_pages"] += append.pages.size
-        row["num_tokens"] += append.num_tokens
-        row["span"] += append.advance
-        row["uniform"] &= append.uniform
-        self._num_tokens += append.num_tokens
-        self._next += append.advance
+        self._pool.allocator.release(self._layout.grow(append))
         append.state = "committed"
         self._pending = None
 
@@ -237,49 +205,19 @@ class Sequence:
         if not ids.size:
             return
         if not self._pool.shiftable:
-            raise CacheError("this model's positions cannot be shifted, so no segment can be dropped")
-        rows = self._segments.rows
-        keep = np.ones(rows.size, dtype=np.bool_)
-        keep[self._segments.indices_of(ids)] = False
-        if (rows["kind"][~keep] == SYSTEM_CODE).any():
-            raise CacheError("system segments are pinned and cannot be dropped")
-        lowered = np.cumsum(np.where(keep[:, None], 0, rows["span"]), axis=0, dtype=np.int32)
-        num_dropped = int(rows["num_tokens"][~keep].sum())
-        pages_keep = np.repeat(keep, rows["num_pages"])
-        pages_lowered = np.repeat(lowered, rows["num_pages"], axis=0)
-        self._pool.allocator.release(self.table.page_ids[~pages_keep])
-        self.table.keep(pages_keep, pages_lowered)
-        self._segments.keep(keep)
-        self._next -= lowered[-1]
-        self._num_tokens -= num_dropped
+            raise CacheError(
+                "this model's positions cannot be shifted, so no segment can be dropped"
+            )
+        self._pool.allocator.release(self._layout.drop(ids))
 
     def truncate(self, num_tokens: int) -> None:
         """Keep the first ``num_tokens`` tokens. A frame, or a segment with positions of its own, can
         only leave whole: ValueError when the cut falls inside one."""
         self._require_idle()
-        if not 0 <= num_tokens <= self._num_tokens:
-            raise ValueError(f"cannot keep {num_tokens} of {self._num_tokens} tokens")
-        if num_tokens == self._num_tokens:
-            return
-        rows = self._segments.rows
-        ends = np.cumsum(rows["num_tokens"])
-        cut = int(np.searchsorted(ends, num_tokens, side="right"))  # first segment that loses tokens
-        left = num_tokens - int(ends[cut] - rows["num_tokens"][cut])
-        if left and (rows["kind"][cut] == FRAME_CODE or not rows["uniform"][cut]):
-            raise ValueError(f"cannot cut inside {KINDS[rows['kind'][cut]]} segment {rows['id'][cut]}")
-        valid_ends = np.cumsum(self.table.valid)
-        num_pages = int(np.searchsorted(valid_ends, num_tokens, side="left")) + 1 if num_tokens else 0
-        self._next -= rows["span"][cut:].sum(axis=0, dtype=np.int32)
-        self._pool.allocator.release(self.table.page_ids[num_pages:])
-        if left:
-            rows["num_pages"][cut] = num_pages - int(rows["num_pages"][:cut].sum())
-            rows["num_tokens"][cut] = left
-            rows["span"][cut] = left
-            self._next += left
-            self.table.valid[num_pages - 1] -= valid_ends[num_pages - 1] - num_tokens
-        self._segments.cut(cut + bool(left))
-        self.table.num_pages = num_pages
-        self._num_tokens = num_tokens
+        if not 0 <= num_tokens <= self.num_tokens:
+            raise ValueError(f"cannot keep {num_tokens} of {self.num_tokens} tokens")
+        if num_tokens < self.num_tokens:
+            self._pool.allocator.release(self._layout.truncate(num_tokens))
 
     def close(self) -> None:
         """Give every page back, a pending append's too. Closing twice is allowed."""
@@ -287,22 +225,36 @@ class Sequence:
             return
         if self._pending is not None:
             self.abort(self._pending)
-        self._pool.allocator.release(self.table.page_ids)
-        self.table.num_pages = 0
-        self._segments.cut(0)
-        self._num_tokens = 0
+        self._pool.allocator.release(self._layout.clear())
         self._closed = True
         del self._pool.sequences[self.id]
 
-    def __enter__(self) -> Sequence:
+    def snapshot(self) -> SequenceSnapshot:
+        """Everything the sequence knows, as read-only copies."""
+        pending = self._pending.taken if self._pending is not None else np.empty(0, dtype=np.int32)
+        return SequenceSnapshot(
+            id=self.id,
+            num_tokens=self.num_tokens,
+            next_position=frozen(self._layout.next_position),
+            page_table=frozen(self.table.rows),
+            segments=frozen(self._layout.segments.rows),
+            pending_pages=frozen(pending),
+        )
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
-    def _continue_tail(self, kind: str, num_tokens: int, *, extend: bool, index: int) -> tuple[int, int]:
+    def _continue_tail(
+        self, kind: str, num_tokens: int, *, extend: bool, index: int
+    ) -> tuple[int, int]:
         """Tokens that go into the last page, and 1 if that page must be copied first."""
         if kind not in KIND_CODES:
             raise ValueError(f"segment kind must be one of {', '.join(KINDS)}, got {kind!r}")
@@ -310,9 +262,9 @@ class Sequence:
             raise ValueError(f"an append needs at least 1 token, got {num_tokens}")
         if not extend:
             return 0, 0
-        if not len(self._segments):
+        if not self.num_segments:
             raise ValueError(f"cannot extend a {kind} segment, the sequence is empty")
-        last = self._segments.last
+        last = self._layout.segments.last
         if last["kind"] != KIND_CODES[kind]:
             raise ValueError(f"cannot extend a {KINDS[last['kind']]} segment with {kind} tokens")
         if index not in (-1, last["index"]):
@@ -322,7 +274,9 @@ class Sequence:
         if row[SHIFT : SHIFT + self.table.num_axes].any():
             return 0, 0
         tail_tokens = min(num_tokens, self._pool.geometry.page_size - int(row[VALID]))
-        shared = tail_tokens > 0 and self._pool.allocator.ref_counts(self.table.page_ids[-1:])[0] > 1
+        shared = (
+            tail_tokens > 0 and self._pool.allocator.ref_counts(self.table.page_ids[-1:])[0] > 1
+        )
         return tail_tokens, int(shared)
 
     def _check_room(self, num_new: int, last_position: int) -> None:
@@ -332,7 +286,9 @@ class Sequence:
                 f"need {num_new} more pages, the sequence holds {self.num_pages} of at most {pool.max_pages}"
             )
         if pool.max_positions is not None and last_position >= pool.max_positions:
-            raise ContextError(f"need position {last_position}, the model's last is {pool.max_positions - 1}")
+            raise ContextError(
+                f"need position {last_position}, the model's last is {pool.max_positions - 1}"
+            )
 
     def _require_open(self) -> None:
         if self._closed:
@@ -345,4 +301,6 @@ class Sequence:
 
     def _require_pending(self, append: Append) -> None:
         if append is not self._pending:
-            raise CacheError(f"the append is {append.state}, only a pending one can be committed or aborted")
+            raise CacheError(
+                f"the append is {append.state}, only a pending one can be committed or aborted"
+            )

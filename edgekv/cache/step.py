@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Collection
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +21,21 @@ from edgekv.cache.append import Append
 from edgekv.errors import CacheError
 from edgekv.types import StepTables
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 class Step:
     """A step in flight. In a ``with`` block it aborts unless it was committed."""
 
-    def __init__(self, allocator: PageAllocator, appends: Collection[Append], num_rope_axes: int) -> None:
+    def __init__(
+        self, allocator: PageAllocator, appends: Collection[Append], num_rope_axes: int
+    ) -> None:
         check_appends(appends)
         self.appends = tuple(appends)
         self.tables = build_tables(appends, num_rope_axes)
-        self.copies = np.concatenate([append.copies for append in appends])  # (C, 2) source, target pages
+        # (C, 2) int32 pages (source, target) to copy before anything is written
+        self.copies = np.concatenate([append.copies for append in appends])
         self.copies.flags.writeable = False
         self._allocator = allocator
         ids = self.tables.page_table[:, :, 0]
@@ -47,21 +54,22 @@ class Step:
         for append in self.appends:
             if append.state == "pending":
                 append.sequence.commit(append)
-        self._allocator.end_step(self._token)
 
     def abort(self) -> None:
         """The device no longer touches the step's pages: every sequence is exactly as before."""
         self._end()
-        for append in self.appends:
+        for append in reversed(self.appends):
             if append.state == "pending":
                 append.sequence.abort(append)
-        self._allocator.end_step(self._token)
 
-    def __enter__(self) -> Step:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if not self._ended:
             self.abort()
@@ -70,6 +78,7 @@ class Step:
         if self._ended:
             raise CacheError("the step has ended already")
         self._ended = True
+        self._allocator.end_step(self._token)
 
 
 def check_appends(appends: Collection[Append]) -> None:

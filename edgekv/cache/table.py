@@ -43,7 +43,9 @@ class PageTable:
         """The committed entries and ``num_new`` staged ones, as ``rows``. A live view."""
         return self._rows[: self.num_pages + num_new]
 
-    def stage(self, pages: NDArray[np.int32], valid: NDArray[np.int32], base: NDArray[np.int32]) -> None:
+    def stage(
+        self, pages: NDArray[np.int32], valid: NDArray[np.int32], base: NDArray[np.int32]
+    ) -> None:
         """Prepare entries behind the committed ones: ``pages``, ``valid`` (n,), ``base`` (num_axes,)."""
         rows = self._rows[self.num_pages : self.num_pages + pages.size]
         rows[:, ID] = pages
@@ -66,7 +68,11 @@ class PageTable:
     def copy(self) -> PageTable:
         """The committed entries in a table of their own."""
         twin = PageTable.__new__(PageTable)
-        twin.max_pages, twin.num_axes, twin.num_pages = self.max_pages, self.num_axes, self.num_pages
+        twin.max_pages, twin.num_axes, twin.num_pages = (
+            self.max_pages,
+            self.num_axes,
+            self.num_pages,
+        )
         twin._rows = np.empty_like(self._rows)
         twin._rows[: self.num_pages] = self.rows
         return twin
