@@ -18,15 +18,14 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache import KINDS, RetentionRule, Sequence, retention_rule
-from edgekv.config import format_bytes
-from edgekv.errors import BudgetError, ContextError, SessionError
+from edgekv.cache import Sequence
+from edgekv.cache.retention import RetentionRule, retention_rule
+from edgekv.errors import SessionError
 from edgekv.generate import Runner, draw_answer
 from edgekv.inputs import InputEncoder
+from edgekv.limits import Limits, fit_append, fit_question, num_frames, plan_limits
 from edgekv.sampling import SamplingOptions
 from edgekv.types import Answer, Frame
-
-_EVICTION_SHARE = 8  # when full, one eighth of the frames' pages leave at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +45,6 @@ class SessionStats:
     pages_peak: int
     pool_bytes: int
     utilisation: float  # share of the live sequence's slots that hold a token
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What bounds a context."""
-
-    max_context_tokens: int
-    reserve_tokens: int  # kept free for a question and its answer
-    reserve_pages: int
 
 
 class Session:
@@ -92,13 +82,14 @@ class Session:
     ) -> Session:
         """Check that everything fits, prefill the pinned start. See ``Model.session``."""
         rule = retention_rule(retain)
-        reserve = min(128, max_context_tokens // 4) if reserve_tokens is None else reserve_tokens
-        if reserve < 2:
-            raise ValueError(f"reserve_tokens must be at least 2, got {reserve_tokens}")
-        # A question and its answer are two segments: each may leave a page partly filled.
-        limits = Limits(max_context_tokens, reserve, runner.cache.geometry.pages_for(reserve) + 1)
         start = inputs.start_ids(instructions)
-        _check_fits(runner, limits, len(start), inputs.tokens_per_frame)
+        limits = plan_limits(
+            runner.cache,
+            num_start=len(start),
+            num_frame=inputs.tokens_per_frame or runner.cache.geometry.page_size,  # text only: pages
+            max_context_tokens=max_context_tokens,
+            reserve_tokens=reserve_tokens,
+        )
         with runner.lock:
             sequence = runner.cache.open()
         try:
@@ -137,36 +128,24 @@ class Session:
             self._num_frames += 1
 
     def say(self, text: str) -> None:
-        """Add text to the live context; it leaves again as frames do. Errors as ``push``."""
+        """Add text to the live context; it leaves again as frames do.
+
+        Raises ValueError for an empty text, ContextError for one that does not fit, and otherwise
+        as ``push``.
+        """
         with self._change():
             ids = self._inputs.text_ids(text)
             if not ids:
                 raise ValueError("text to say must not be empty")
-            room = self._limits.max_context_tokens - self._limits.reserve_tokens
-            if _num_pinned_tokens(self._sequence) + len(ids) > room:
-                raise ContextError(
-                    f"text of {len(ids)} tokens does not fit: the context has room for "
-                    f"{room - _num_pinned_tokens(self._sequence)} beside what is pinned and reserved"
-                )
             with self._runner.lock:
                 self._make_room(len(ids))
                 self._runner.feed(self._sequence, "text", self._inputs.embed(ids))
 
     def _make_room(self, num_tokens: int) -> None:
-        """Drop what the rule chooses until ``num_tokens`` more fit. Bounded: each turn drops."""
-        while (missing := self._missing_pages(num_tokens)) > 0:
-            num_frames = _num_frames(self._sequence)
-            if not _evict(self._sequence, self._rule, missing):
-                return  # the append says what is missing
-            self._num_evicted_frames += num_frames - _num_frames(self._sequence)
-
-    def _missing_pages(self, num_tokens: int) -> int:
-        """Pages that must leave before ``num_tokens`` more fit the window and the pool."""
-        geometry, limits = self._runner.cache.geometry, self._limits
-        num_after = self._sequence.num_tokens + num_tokens + limits.reserve_tokens
-        over_window = geometry.pages_for(max(num_after - limits.max_context_tokens, 0))
-        wanted = geometry.pages_for(num_tokens) + limits.reserve_pages
-        return max(over_window, wanted - self._runner.cache.counts.free)
+        """Let segments go until ``num_tokens`` more fit beside the room kept for a question."""
+        before = num_frames(self._sequence)
+        fit_append(self._sequence, self._rule, self._limits, num_tokens)
+        self._num_evicted_frames += before - num_frames(self._sequence)
 
     # -- questions ------------------------------------------------------------------------------
 
@@ -221,31 +200,17 @@ class Session:
         """
         with self._runner.lock:
             self._check_open()
-            ids = self._inputs.question_ids(prompt, frames=_num_frames(self._sequence) > 0)
+            ids = self._inputs.question_ids(prompt, frames=num_frames(self._sequence) > 0)
             fork = self._sequence.fork()
             try:
-                num_new = self._fit(fork, len(ids), options.max_new_tokens)
+                num_new = fit_question(
+                    fork, self._rule, self._limits, len(ids), options.max_new_tokens
+                )
             except BaseException:
                 fork.close()
                 raise
             self._num_questions += 1
         return fork, ids, replace(options, max_new_tokens=num_new)
-
-    def _fit(self, fork: Sequence, num_prompt: int, num_wanted: int) -> int:
-        """Make the prompt fit ``fork``; how many tokens its answer may have."""
-        max_tokens = self._limits.max_context_tokens
-        while (over := fork.num_tokens + num_prompt + num_wanted - max_tokens) > 0:
-            if not _evict(fork, self._rule, self._runner.cache.geometry.pages_for(over)):
-                break
-        num_wanted = min(num_wanted, max_tokens - fork.num_tokens - num_prompt)
-        if num_wanted < 1:
-            raise ContextError(
-                f"prompt of {num_prompt} tokens does not fit: the context holds {max_tokens} tokens, "
-                f"{fork.num_tokens} of them pinned, and an answer needs at least 1"
-            )
-        geometry, free = self._runner.cache.geometry, self._runner.cache.counts.free
-        pages_left = free - geometry.pages_for(num_prompt)
-        return max(min(num_wanted, pages_left * geometry.page_size), 1)
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -269,7 +234,7 @@ class Session:
             num_slots = self._sequence.num_pages * self._runner.cache.geometry.page_size
             return SessionStats(
                 num_frames=self._num_frames,
-                num_context_frames=_num_frames(self._sequence),
+                num_context_frames=num_frames(self._sequence),
                 num_evicted_frames=self._num_evicted_frames,
                 num_questions=self._num_questions,
                 num_tokens=self._sequence.num_tokens,
@@ -315,40 +280,3 @@ class Session:
         finally:
             self._changing.release()
 
-
-def _num_frames(sequence: Sequence) -> int:
-    return int(np.count_nonzero(sequence.segment_table().kinds == KINDS.index("frame")))
-
-
-def _num_pinned_tokens(sequence: Sequence) -> int:
-    table = sequence.segment_table()
-    return int(table.num_tokens[table.kinds == KINDS.index("system")].sum())
-
-
-def _evict(sequence: Sequence, rule: RetentionRule, num_pages: int) -> bool:
-    """Drop what the rule chooses, a share of the context at least; False when nothing may leave."""
-    table = sequence.segment_table()
-    candidates = table.take(table.kinds != KINDS.index("system"))
-    if not len(candidates):
-        return False
-    share = int(candidates.num_pages.sum()) // _EVICTION_SHARE
-    sequence.drop(rule.choose(candidates, max(num_pages, share)))
-    return True
-
-
-def _check_fits(runner: Runner, limits: Limits, num_start: int, num_frame: int) -> None:
-    """Raise BudgetError unless pinned start, one frame and a question fit window and pool."""
-    geometry = runner.cache.geometry
-    num_tokens = num_start + num_frame + limits.reserve_tokens
-    if num_tokens > limits.max_context_tokens:
-        raise BudgetError(
-            f"the context holds {limits.max_context_tokens} tokens, but the pinned start ({num_start}), "
-            f"one frame ({num_frame}) and the reserve ({limits.reserve_tokens}) need {num_tokens}"
-        )
-    needed = geometry.pages_for(num_start) + geometry.pages_for(num_frame) + limits.reserve_pages
-    free = runner.cache.counts.free
-    if needed > free:
-        raise BudgetError(
-            f"the pool has {free} free pages, but the pinned start, one frame and a question need "
-            f"{needed}: a KV budget of {format_bytes(needed * geometry.page_bytes)} would do"
-        )

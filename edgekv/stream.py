@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from edgekv.media import SourceStats
 from edgekv.latency import LatencyRecord
 from edgekv.memory import anonymous_bytes
 from edgekv.sampling import SamplingOptions
@@ -24,14 +25,8 @@ class FrameSource(Protocol):
 
     def __iter__(self) -> Iterator[Frame]: ...
 
-    @property
-    def num_bad_frames(self) -> int:
-        """Frames that could not be read and were skipped."""
-        ...
-
-    @property
-    def num_dropped_frames(self) -> int:
-        """Frames a live source let go because newer ones had come."""
+    def stats(self) -> SourceStats:
+        """Counts up to now; works after the source was closed too."""
         ...
 
 
@@ -172,9 +167,10 @@ class StreamRun:
         return FrameEvent(frame, duration_s, stats)
 
     def _notices(self, frame: Frame) -> Iterator[NoticeEvent]:
+        source = self._source.stats()
         counts = {
-            "bad_frames": self._source.num_bad_frames,
-            "dropped_frames": self._source.num_dropped_frames,
+            "bad_frames": source.num_bad_frames,
+            "dropped_frames": source.num_dropped_frames,
             "evicted_frames": self._session.stats().num_evicted_frames,
         }
         for what, count in counts.items():
@@ -206,10 +202,11 @@ class StreamRun:
     def summary(self) -> Summary:
         """The figures so far."""
         end_bytes = anonymous_bytes()
+        source = self._source.stats()
         return Summary(
             num_frames=self._latency.num_recorded,
-            num_bad_frames=self._source.num_bad_frames,
-            num_dropped_frames=self._source.num_dropped_frames,
+            num_bad_frames=source.num_bad_frames,
+            num_dropped_frames=source.num_dropped_frames,
             num_answers=self._num_answers,
             num_skipped_questions=self._num_skipped,
             duration_s=self._last.time_s if self._last else 0.0,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from edgekv.errors import ExecutorError
 from edgekv.native import ort_library_path
@@ -56,4 +56,4 @@ def choose_device(name: str) -> Device:
             return report.device
     wanted = [report for report in reports if name in ("auto", report.device)]
     reasons = "; ".join(f"{report.device}: {report.reason}" for report in wanted)
-    raise ExecutorError(f"device {cast(str, name)!r} cannot run here: {reasons}")
+    raise ExecutorError(f"device {name!r} cannot run here: {reasons}")
