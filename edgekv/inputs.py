@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from edgekv.bundle import Bundle
 from edgekv.errors import ContextError, ExecutorError
 from edgekv.executors import VisionExecutor
-from edgekv.media import Preprocessor
+from edgekv.media.preprocess import Preprocessor
 from edgekv.types import Frame
 
 
