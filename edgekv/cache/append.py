@@ -60,6 +60,10 @@ class Append:
             return np.empty((0, 2), dtype=np.int32)
         return np.array([[self.sequence.table.page_ids[-1], self.copy_page]], dtype=np.int32)
 
+    def used_pages(self) -> NDArray[np.int32]:
+        """(n,) distinct pages that a step with this append reads or writes."""
+        return np.concatenate([self.sequence.table.page_ids, self.taken])
+
     def table_rows(self, num_columns: int) -> NDArray[np.int32]:
         """(pages, num_columns) page-table entries as the step must see them: a copy."""
         table = self.sequence.table

@@ -72,16 +72,17 @@ class Layout:
     def drop(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
         """Forget the segments with ``ids`` (k > 0,): (n,) pages taken out."""
         rows = self.segments.rows
-        keep = np.ones(rows.size, dtype=np.bool_)
-        keep[self.segments.indices_of(ids)] = False
-        if (rows["kind"][~keep] == SYSTEM_CODE).any():
+        gone = self.segments.indices_of(ids)
+        if (rows["kind"][gone] == SYSTEM_CODE).any():
             raise CacheError("system segments are pinned and cannot be dropped")
+        keep = np.ones(rows.size, dtype=np.bool_)
+        keep[gone] = False
         spans = np.where(keep[:, None], 0, rows["span"])
         lowered = np.cumsum(spans, axis=0, dtype=np.int32)  # (num_segments, num_axes)
         pages_keep = np.repeat(keep, rows["num_pages"])
         pages_lowered = np.repeat(lowered, rows["num_pages"], axis=0)
         released = self.table.page_ids[~pages_keep]
-        self.num_tokens -= int(rows["num_tokens"][~keep].sum())
+        self.num_tokens -= int(rows["num_tokens"][gone].sum())
         self.next_position -= lowered[-1]
         self.table.keep(pages_keep, pages_lowered)
         self.segments.keep(keep)

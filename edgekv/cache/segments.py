@@ -120,7 +120,7 @@ class SegmentList:
     def keep(self, mask: NDArray[np.bool_]) -> None:
         """Keep the segments where ``mask`` (n,) is set, in order."""
         first = int(mask.argmin())  # nothing moves in front of the first removed one
-        kept = self.rows[first:][mask[first:]]
+        kept = self.rows[first:].compress(mask[first:])  # far faster than rows[mask]
         self._rows[first : first + kept.size] = kept
         self._size = first + kept.size
 

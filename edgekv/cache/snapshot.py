@@ -43,7 +43,7 @@ class AllocatorSnapshot:
     free: NDArray[np.int32]  # (free,) the free stack, top last
     refs: NDArray[np.int32]  # (num_pages,) holders
     fences: NDArray[np.int32]  # (num_pages,) uses by steps in flight
-    steps: tuple[NDArray[np.int32], ...]  # pages named by each step in flight, repeats possible
+    steps: tuple[NDArray[np.int32], ...]  # rows of pages that steps in flight use
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -38,8 +38,7 @@ class Step:
         self.copies = np.concatenate([append.copies for append in appends])
         self.copies.flags.writeable = False
         self._allocator = allocator
-        ids = self.tables.page_table[:, :, 0]
-        self._token = allocator.begin_step(np.concatenate([ids[ids >= 0], self.copies[:, 0]]))
+        self._token = allocator.begin_step(map(Append.used_pages, appends))
         self._ended = False
         for append in appends:
             append.in_step = True

@@ -61,7 +61,7 @@ class PageTable:
         first = int(mask.argmin())
         rows = self._rows[first : self.num_pages]
         rows[:, SHIFT : SHIFT + self.num_axes] -= lowered[first:]
-        kept = rows[mask[first:]]
+        kept = rows.take(np.flatnonzero(mask[first:]), axis=0)  # far faster than rows[mask]
         rows[: len(kept)] = kept
         self.num_pages = first + len(kept)
 

@@ -53,24 +53,25 @@ def make_room(
     """
     table = sequence.segment_table()
     loose = np.flatnonzero(table.kinds != SYSTEM_CODE)
-    private = sequence.private_pages()
-    droppable, freeable = int(table.num_pages[loose].sum()), int(private[loose].sum())
-    if sequence.num_pages - droppable + num_pages > marks.high:
-        fixed = sequence.num_pages - droppable
-        raise ContextError(
-            f"need {num_pages} pages, {marks.high - fixed} of {marks.high} are not pinned"
-        )
-    if num_free + freeable < num_pages:
-        raise OutOfPagesError(num_pages, num_free + freeable)
+    droppable = int(table.num_pages[loose].sum())
+    pinned = sequence.num_pages - droppable
+    if pinned + num_pages > marks.high:
+        raise ContextError(f"need {num_pages} pages, {pinned} of {marks.high} are pinned")
+    private = np.zeros(len(table), dtype=np.int32)
+    if num_pages > num_free:
+        # Pages that forks hold too come free only with the forks.
+        private = sequence.private_pages()
+        freeable = num_free + int(private[loose].sum())
+        if num_pages > freeable:
+            raise OutOfPagesError(num_pages, freeable)
     gone = np.zeros(len(table), dtype=np.bool_)
     excess = min(marks.excess(sequence.num_pages, num_pages), droppable)
     if excess > 0:
         gone[loose[rule.choose(table.take(loose), excess)]] = True
     missing = num_pages - num_free - int(private[gone].sum())
     if missing > 0:
-        # Pages that forks hold too come free only with the forks: count the others alone.
         left = loose[~gone[loose]]
         gone[left[rule.choose(replace(table.take(left), num_pages=private[left]), missing)]] = True
     ids = table.ids[gone]
-    sequence.drop(ids.tolist())
+    sequence.drop(ids)
     return ids
