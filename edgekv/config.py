@@ -1,16 +1,19 @@
-"""Plain settings and the arithmetic on them: sizes, durations, the KV geometry of a model.
+"""Plain settings and the arithmetic on them: sizes, durations, KV geometry, image preprocessing.
 
-Owns: how byte sizes and durations are written by users, and how many bytes a page takes.
+Owns: how byte sizes and durations are written by users, how many bytes a page takes, and which
+numbers turn a picture into ``pixel_values`` (a bundle carries them, ``media`` applies them).
 Knows nothing of files, graphs or the cache.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
 
 KVDtype = Literal["float32", "float16", "bfloat16", "int8"]
+Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 _DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 _SCALE_BYTES = 4  # int8 pools carry one float32 scale per token and KV head
@@ -50,6 +53,62 @@ class KVGeometry:
     def pages_for(self, num_tokens: int) -> int:
         """Pages that a run of ``num_tokens`` tokens takes when it starts on a page of its own."""
         return -(-num_tokens // self.page_size)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSettings:
+    """How a family turns a uint8 RGB picture into ``pixel_values`` (1, 3, height, width) float32.
+
+    In this order, each resize antialiased and rounded back to uint8 as Hugging Face's do:
+
+    1. if ``longest_edge``: resize keeping the aspect, longest side = ``longest_edge`` (capped at
+       4096), the other side rounded down, then up to the next even number (Idefics3, SmolVLM)
+    2. resize to ``height`` x ``width``, whatever the aspect (alone this is SigLIP, Gemma 3,
+       PaliGemma, Florence-2)
+    3. ``(pixel * rescale_factor - mean[c]) / std[c]``
+
+    All fields are plain JSON values: ``dataclasses.asdict`` writes them, ``from_dict`` reads them.
+    """
+
+    height: int
+    width: int
+    longest_edge: int | None = None
+    resample: Resample = "lanczos"
+    rescale_factor: float = 1 / 255
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        for name in ("height", "width", "longest_edge"):
+            value = getattr(self, name)
+            if name == "longest_edge" and value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if self.resample not in get_args(Resample):
+            known = ", ".join(get_args(Resample))
+            raise ValueError(f"resample must be one of {known}, got {self.resample!r}")
+        for name in ("mean", "std"):
+            values = tuple(float(value) for value in getattr(self, name))
+            if len(values) != 3:
+                raise ValueError(f"{name} must hold 3 numbers (R, G, B), got {len(values)}")
+            object.__setattr__(self, name, values)
+        if 0.0 in self.std or self.rescale_factor <= 0:
+            raise ValueError(
+                "std must not be 0 and rescale_factor must be positive, "
+                f"got {self.std} and {self.rescale_factor}"
+            )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ImageSettings:
+        """The settings a bundle's manifest holds. Raises ValueError on an unknown or missing field."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            names = ", ".join(sorted(known))
+            raise ValueError(f"unknown image setting {unknown[0]!r}, known are {names}")
+        if missing := sorted({"height", "width"} - set(values)):
+            raise ValueError(f"image settings need {missing[0]!r}")
+        return cls(**values)
 
 
 def parse_bytes(text: str | int) -> int:

@@ -45,31 +45,3 @@ class Answer:
     ttft_s: float  # seconds to first token
     tokens_per_s: float  # decode speed after the first token, 0.0 when there was only one
     finish_reason: FinishReason
-
-
-Fit = Literal["stretch", "pad", "crop"]
-Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
-
-
-@dataclass(frozen=True, slots=True)
-class ImageSettings:
-    """How a picture becomes pixel values: fit to (height, width), times ``rescale``, normalised.
-
-    ``stretch`` ignores the aspect ratio; ``pad`` keeps it, scales the longer side to fit and fills
-    the right and the bottom with black before normalising; ``crop`` keeps it, scales the shorter
-    side to fit and cuts the middle. Resampling is antialiased when it shrinks.
-    """
-
-    height: int
-    width: int
-    fit: Fit
-    resample: Resample
-    rescale: float  # usually 1 / 255
-    mean: tuple[float, float, float]  # RGB, in units of the rescaled values
-    std: tuple[float, float, float]
-
-    def __post_init__(self) -> None:
-        if self.height < 1 or self.width < 1:
-            raise ValueError(f"image size must be positive, got {self.height}x{self.width}")
-        if self.rescale <= 0 or min(self.std) <= 0:
-            raise ValueError("rescale and std must be positive")

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgekv.bundle.decode import decode, parse_json
-from edgekv.config import KVGeometry
+from edgekv.config import ImageSettings, KVGeometry
 from edgekv.errors import BundleError
 from edgekv.names import OP_VERSION
-from edgekv.types import ImageSettings
 
 FORMAT_VERSION = 1
 

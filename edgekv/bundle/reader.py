@@ -27,9 +27,8 @@ from edgekv.bundle.manifest import (
     Manifest,
 )
 from edgekv.bundle.prompts import Prompts
-from edgekv.config import KVGeometry
+from edgekv.config import ImageSettings, KVGeometry
 from edgekv.errors import BundleError
-from edgekv.types import ImageSettings
 
 _MAX_MANIFEST_BYTES = 1 << 20
 _HASH_CHUNK_BYTES = 1 << 20

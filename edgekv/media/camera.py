@@ -1,0 +1,24 @@
+"""Cameras the system knows: /dev/video0, or just 0.
+
+Owns: how a camera is opened. Its size and rate are the driver's own choice.
+Does not know: frames.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from edgekv.media.capture import ArrivalClock, CaptureReader, open_capture
+
+_MAX_FAILURES = 8  # each may take the driver's own time-out
+
+
+def open_camera(source: str) -> CaptureReader:
+    """A reader over the camera ``source``. Raises SourceError."""
+    target = int(source) if source.isdecimal() else source
+    backend = "V4L2" if sys.platform.startswith("linux") else "ANY"
+    expected = "a camera that is connected and not in use"
+    # One buffer: with more, a camera that is read slowly gives ever older frames.
+    name = f"camera {source}" if source.isdecimal() else source
+    capture = open_capture(target, backend, name, expected, [("BUFFERSIZE", 1)])
+    return CaptureReader(capture, ArrivalClock(), max_failures=_MAX_FAILURES)

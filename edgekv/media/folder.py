@@ -1,0 +1,58 @@
+"""A folder of pictures, played as a clip.
+
+Owns: order and time of the pictures. Order is natural ("2.png" before "10.png"); picture number i
+stands at i / ``folder_fps`` seconds. A picture that cannot be read keeps its number and its time.
+Does not know: how a picture is decoded. Other files are ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.errors import SourceError
+from edgekv.media.images import is_image_name, read_image
+from edgekv.media.source import Mark
+
+
+def natural_key(name: str) -> tuple[tuple[int, int | str], ...]:
+    """Sorts "frame2" before "frame10", letters without regard to case."""
+    parts = re.findall(r"\d+|\D+", name.lower())
+    return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in parts)
+
+
+class FolderReader:
+    """A ``Reader`` over the pictures of a folder, or over one picture."""
+
+    def __init__(self, path: Path, folder_fps: float) -> None:
+        try:
+            files = [path] if path.is_file() else [p for p in path.iterdir() if p.is_file()]
+        except OSError as error:
+            raise SourceError(f"{path}: cannot be read ({error.strerror or error})") from error
+        images = [file for file in files if is_image_name(file)]
+        if not images:
+            raise SourceError(
+                f"{path}: expected pictures (png, jpg, ...), found {len(files)} other files"
+            )
+        self._images = sorted(images, key=lambda file: (natural_key(file.name), file.name))
+        self._fps = folder_fps
+        self._index = -1
+        self.num_bad_frames = 0
+
+    def grab(self) -> Mark | None:
+        if self._index + 1 >= len(self._images):
+            return None
+        self._index += 1
+        return Mark(self._index, self._index / self._fps)
+
+    def retrieve(self) -> NDArray[np.uint8] | None:
+        pixels = read_image(self._images[self._index])
+        if pixels is None:
+            self.num_bad_frames += 1
+        return pixels
+
+    def close(self) -> None:
+        """Nothing is held open between pictures."""

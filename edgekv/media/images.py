@@ -1,0 +1,66 @@
+"""One still picture as RGB, whatever its file holds.
+
+Owns: which files count as pictures, and how other modes become 8-bit RGB.
+Guarantees: a C-contiguous (height, width, 3) uint8 array, turned as its EXIF orientation asks;
+what lies under full transparency never shows. Transparency is laid over white, as Hugging Face's
+``convert_to_rgb`` does, so that a model sees what it was trained on.
+Does not know: order, time.
+
+16-bit pictures keep their high byte, 32-bit and float ones are scaled by their range. Colour
+profiles are ignored. Animated pictures give their first frame.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+SUFFIXES = frozenset(
+    (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
+    + (".pgm", ".pbm", ".pnm", ".jp2", ".avif", ".tga")
+)
+
+
+def is_image_name(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+
+
+def read_image(path: Path) -> NDArray[np.uint8] | None:
+    """(height, width, 3) RGB, or None when the file is no whole picture."""
+    try:
+        with Image.open(path) as image:
+            return image_to_rgb(ImageOps.exif_transpose(image))
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - pillow's decoders raise a dozen types on damaged files
+        return None
+
+
+def image_to_rgb(image: Image.Image) -> NDArray[np.uint8]:
+    """(height, width, 3) RGB of a picture of any mode."""
+    if image.mode.startswith(("I", "F")):
+        grey = _to_8_bit(np.asarray(image))
+        return np.ascontiguousarray(np.broadcast_to(grey[..., None], (*grey.shape, 3)))
+    if "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info:
+        above = image.convert("RGBA")
+        white = Image.new("RGBA", above.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, above)
+    return np.array(image.convert("RGB"))
+
+
+def _to_8_bit(grey: NDArray[Any]) -> NDArray[np.uint8]:
+    """16, 32-bit or float grey (height, width) as uint8."""
+    if grey.dtype == np.uint16:
+        high: NDArray[np.uint8] = (grey >> 8).astype(np.uint8)
+        return high
+    values = np.nan_to_num(grey.astype(np.float64))
+    top = max(float(values.max()), 0.0)
+    bits = next((span for span in (1.0, 255.0, 65535.0) if top <= span), top)
+    if grey.dtype.kind != "f" and bits == 1.0:
+        bits = 255.0
+    scaled: NDArray[np.uint8] = np.clip(values * (255.0 / bits), 0, 255).astype(np.uint8)
+    return scaled

@@ -1,0 +1,145 @@
+"""Sources that do not wait: a thread reads, the newest frame wins.
+
+Owns: the reader thread and the one place where its newest frame waits.
+Guarantees: a slow user never sees a queue of old frames; at most one frame waits; its age is
+reported when it is given; frames that were due and were replaced are counted as dropped. Only the
+thread touches the reader, and it closes it, so a device is never released under a running read.
+Does not know: what to do when a stream is lost. It ends then, with SourceError; a ``Reader`` that
+wraps another and opens it again is where reconnecting belongs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from edgekv.errors import SourceError
+from edgekv.media.source import Mark, Reader, Sampler, SourceStats, VideoSource
+from edgekv.types import Frame
+
+
+class LiveSource(VideoSource):
+    """Plays ``reader`` from a thread.
+
+    ``paced`` holds frames back until their time, which plays a file like a camera. ``endless`` says
+    that an end is a loss: a camera has no last frame. ``timeout_s`` is how long a user waits for a
+    frame, and ``close`` for the thread, which a driver may hold up.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        name: str,
+        *,
+        fps: float | None,
+        timeout_s: float,
+        paced: bool = False,
+        endless: bool = True,
+    ) -> None:
+        self._reader = reader
+        self._name = name
+        self._timeout_s = timeout_s
+        self._paced = paced
+        self._endless = endless
+        self._sampler = Sampler(fps)
+        self._stop = threading.Event()
+        self._changed = threading.Condition()
+        # All below is shared and changed only under _changed.
+        self._waiting: tuple[Frame, float] | None = None  # the newest frame, when it was grabbed
+        self._ended = False
+        self._error: BaseException | None = None
+        self._num_frames = 0
+        self._num_dropped = 0
+        self._age_s = 0.0
+        self._max_age_s = 0.0
+        self._thread = threading.Thread(target=self._run, name=f"edgekv {name}", daemon=True)
+        self._thread.start()
+        try:
+            self._wait()
+            if self._waiting is None:
+                raise self._end_error("expected at least one readable frame, found none")
+        except BaseException:
+            self.close()
+            raise
+
+    # The reader thread.
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._read_all()
+        except BaseException as caught:  # noqa: BLE001 - the user's thread raises it
+            error = caught
+        finally:
+            self._reader.close()
+            with self._changed:
+                self._ended, self._error = True, error
+                self._changed.notify_all()
+
+    def _read_all(self) -> None:
+        start_s = time.monotonic()
+        while not self._stop.is_set():
+            mark = self._reader.grab()
+            if mark is None:
+                return
+            if self._paced and self._stop.wait(max(0.0, start_s + mark.time_s - time.monotonic())):
+                return
+            if self._sampler.is_due(mark.time_s):
+                self._keep(mark, time.monotonic())
+
+    def _keep(self, mark: Mark, grabbed_s: float) -> None:
+        pixels = self._reader.retrieve()
+        if pixels is None:
+            return
+        self._sampler.take(mark.time_s)
+        with self._changed:
+            self._num_dropped += self._waiting is not None
+            self._waiting = Frame(pixels, mark.time_s, mark.index), grabbed_s
+            self._changed.notify_all()
+
+    # The user's threads.
+
+    def _wait(self) -> None:
+        with self._changed:
+            come = self._changed.wait_for(
+                lambda: self._waiting is not None or self._ended or self._stop.is_set(),
+                self._timeout_s,
+            )
+        if not come:
+            raise SourceError(f"{self._name}: no frame for {self._timeout_s:g} s")
+
+    def _end_error(self, text: str) -> SourceError:
+        error = SourceError(f"{self._name}: {text}")
+        error.__cause__ = self._error
+        return error
+
+    def __next__(self) -> Frame:
+        self._wait()
+        with self._changed:
+            if self._waiting is None or self._stop.is_set():
+                if (self._endless or self._error) and not self._stop.is_set():
+                    reason = self._error or "the stream ended"
+                    raise self._end_error(f"lost after {self._num_frames} frames ({reason})")
+                raise StopIteration
+            (frame, grabbed_s), self._waiting = self._waiting, None
+            self._num_frames += 1
+            self._age_s = time.monotonic() - grabbed_s
+            self._max_age_s = max(self._max_age_s, self._age_s)
+            return frame
+
+    def stats(self) -> SourceStats:
+        with self._changed:
+            return SourceStats(
+                self._num_frames,
+                self._reader.num_bad_frames,
+                self._num_dropped,
+                self._age_s,
+                self._max_age_s,
+            )
+
+    def close(self) -> None:
+        self._stop.set()
+        with self._changed:
+            self._waiting = None
+            self._changed.notify_all()
+        self._thread.join(self._timeout_s)
