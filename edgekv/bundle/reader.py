@@ -8,6 +8,7 @@ Does not know: how graphs run, how frames are resized, how text becomes tokens.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 
 from edgekv.bundle.manifest import (
     CHAT_TEMPLATE,
-    DECODER,
     EMBED,
     MANIFEST,
     TOKENIZER,
@@ -27,7 +27,7 @@ from edgekv.bundle.manifest import (
     Manifest,
 )
 from edgekv.bundle.prompts import Prompts
-from edgekv.config import ImageSettings, KVGeometry
+from edgekv.config import ImageSettings, KVDtype, KVGeometry
 from edgekv.errors import BundleError
 
 _MAX_MANIFEST_BYTES = 1 << 20
@@ -77,9 +77,24 @@ class Bundle:
         return 0 if self.manifest.vision is None else self.manifest.vision.tokens_per_image
 
     @property
-    def decoder_path(self) -> Path:
-        """The decoder graph; its weights may lie in a ``.data`` file beside it."""
-        return self.path / DECODER
+    def kv_dtypes(self) -> tuple[str, ...]:
+        """The KV dtypes there is a decoder graph for."""
+        return tuple(self.manifest.decoders)
+
+    def geometry_for(self, kv_dtype: KVDtype | None = None) -> KVGeometry:
+        """The geometry with another KV dtype; None = the bundle's own. Raises ValueError."""
+        if kv_dtype is None:
+            return self.geometry
+        if kv_dtype not in self.manifest.decoders:
+            raise ValueError(
+                f"KV dtype must be one of {', '.join(self.kv_dtypes)} for this bundle, "
+                f"got {kv_dtype!r}"
+            )
+        return dataclasses.replace(self.geometry, dtype=kv_dtype)
+
+    def decoder_path(self, kv_dtype: KVDtype | None = None) -> Path:
+        """The decoder graph for a KV dtype; its weights lie in a ``.data`` file beside it."""
+        return self.path / self.manifest.decoders[self.geometry_for(kv_dtype).dtype]
 
     @property
     def vision_path(self) -> Path | None:

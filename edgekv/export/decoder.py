@@ -18,10 +18,12 @@ import onnx_ir as ir
 import torch
 
 from edgekv import names
-from edgekv.config import KVGeometry
+from edgekv.config import KVDtype, KVGeometry
 from edgekv.export.attention import STATE, PagedState, Rotation
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16}
+_ONNX_DTYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16}
+_POOL_PREFIXES = ("key_pool", "value_pool")
 _AUTO = torch.export.Dim.DYNAMIC
 # Example sizes, all different so that no two open dimensions can be taken for one.
 _T, _B, _M, _N, _P, _S = 7, 3, 5, 2, 11, 13
@@ -88,6 +90,13 @@ def export_decoder(
     _name_tensors(graph_model.graph, geometry.num_layers)
     _name_dims(graph_model)
     return graph_model
+
+
+def set_pool_dtype(model: ir.Model, dtype: KVDtype) -> None:
+    """Change what the pools of a decoder graph hold; nothing but the operator touches them."""
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if (value.name or "").startswith(_POOL_PREFIXES):
+            value.type = ir.TensorType(_ONNX_DTYPES[dtype])
 
 
 def trace(

@@ -119,9 +119,7 @@ def _candidates(model: Any) -> Iterator[Rotation]:
                 yield Rotation(inv_freq, interleaved=True)
 
 
-def _find_rotation(
-    queries: dict[int, torch.Tensor], candidates: list[Rotation]
-) -> Rotation | None:
+def _find_rotation(queries: dict[int, torch.Tensor], candidates: list[Rotation]) -> Rotation | None:
     for rotation in candidates:
         if all(_explains(rotation, queries[0], queries[p], p) for p in _POSITIONS):
             return rotation

@@ -50,8 +50,9 @@ def quantize_int4(
         levels = np.clip(np.rint(blocks / scale), -8, 7)
         error = np.square(levels * scale - blocks).sum(1, keepdims=True)
         better = error < best_error
-        best_error, best_scale = np.where(better, (error), best_error), np.where(
-            better, scale, best_scale
+        best_error, best_scale = (
+            np.where(better, (error), best_error),
+            np.where(better, scale, best_scale),
         )
     levels = np.clip(np.rint(blocks / best_scale), -8, 7).astype(np.int8)
     return levels.reshape(rows, columns), best_scale[:, 0, :].astype(np.float32)
@@ -73,9 +74,7 @@ def _quantize_product(graph: ir.Graph, node: ir.Node) -> None:
     name = weight.name or "weight"
     packed = _add_initializer(graph, f"{name}.int4", levels.astype(ml_dtypes.int4))
     scale = _add_initializer(graph, f"{name}.scale", scales)
-    dequantize = ir.node(
-        "DequantizeLinear", [packed, scale], {"axis": 0, "block_size": block}
-    )
+    dequantize = ir.node("DequantizeLinear", [packed, scale], {"axis": 0, "block_size": block})
     dequantize.outputs[0].name = f"{name}.dequantized"
     dequantize.outputs[0].type, dequantize.outputs[0].shape = weight.type, weight.shape
     graph.insert_before(node, dequantize)

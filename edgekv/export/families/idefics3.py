@@ -16,7 +16,7 @@ from edgekv.bundle.manifest import VisionSettings
 from edgekv.errors import BundleError
 from edgekv.export.families.parts import Parts, VisionPart
 from edgekv.export.source import Source
-from edgekv.types import ImageSettings, Resample
+from edgekv.config import ImageSettings, Resample
 
 _RESAMPLE: dict[int, Resample] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
@@ -102,9 +102,9 @@ def _image_settings(source: Source, config: Any) -> ImageSettings:
     return ImageSettings(
         height=side,
         width=side,
-        fit="stretch",
+        longest_edge=found.get("size", {}).get("longest_edge"),
         resample=_RESAMPLE.get(found.get("resample", 1), "bicubic"),
-        rescale=float(found.get("rescale_factor", 1 / 255)),
+        rescale_factor=float(found.get("rescale_factor", 1 / 255)),
         mean=_triple(found.get("image_mean", 0.5)),
         std=_triple(found.get("image_std", 0.5)),
     )
