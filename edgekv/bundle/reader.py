@@ -81,7 +81,7 @@ class Bundle:
         """The KV dtypes there is a decoder graph for."""
         return tuple(self.manifest.decoders)
 
-    def geometry_for(self, kv_dtype: KVDtype | None = None) -> KVGeometry:
+    def geometry_for(self, kv_dtype: KVDtype | None) -> KVGeometry:
         """The geometry with another KV dtype; None = the bundle's own. Raises ValueError."""
         if kv_dtype is None:
             return self.geometry
@@ -92,8 +92,13 @@ class Bundle:
             )
         return dataclasses.replace(self.geometry, dtype=kv_dtype)
 
-    def decoder_path(self, kv_dtype: KVDtype | None = None) -> Path:
-        """The decoder graph for a KV dtype; its weights lie in a ``.data`` file beside it."""
+    @property
+    def decoder_path(self) -> Path:
+        """The decoder graph for the bundle's own KV dtype."""
+        return self.decoder_path_for(None)
+
+    def decoder_path_for(self, kv_dtype: KVDtype | None) -> Path:
+        """The decoder graph for a KV dtype; its weights lie in a ``.data`` file. ValueError."""
         return self.path / self.manifest.decoders[self.geometry_for(kv_dtype).dtype]
 
     @property
@@ -145,7 +150,7 @@ def _read_manifest(folder: Path) -> str:
 
 def _read_text(path: Path) -> str:
     try:
-        with open(path, encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8", newline="") as file:
             return file.read()
     except UnicodeDecodeError as error:
         raise BundleError(f"{path.name}: expected UTF-8 text, byte {error.start} is not") from None
@@ -168,7 +173,7 @@ def file_sha256(path: Path) -> str:
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_HASH_CHUNK_BYTES))
     try:
-        with open(path, "rb", buffering=0) as file:
+        with path.open("rb", buffering=0) as file:
             while count := file.readinto(buffer):
                 digest.update(buffer[:count])
     except OSError as error:

@@ -67,7 +67,7 @@ def export_bundle(
     source_path: Path,
     target: Path,
     options: ExportOptions,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Callable[[str], None],
 ) -> Manifest:
     """Export the model at ``source_path`` to the bundle folder ``target``. Raises BundleError."""
     check_target(target.absolute(), replace=options.replace)
@@ -171,7 +171,7 @@ def _write_decoders(
     tidy(graph)
     first = "decoder.onnx"
     _save(graph, folder, first, options.weights)
-    files = {geometry.dtype: first}
+    files: dict[str, str] = {geometry.dtype: first}
     for dtype in _KV_DTYPES:
         if dtype not in files:
             files[dtype] = f"decoder.{dtype}-kv.onnx"
@@ -187,8 +187,7 @@ def _save(graph: ir.Model, folder: Path, name: str, weights: WeightsKind) -> Non
         graph,
         folder / name,
         external_data=f"{name}.data",
-        size_threshold_bytes=_KV_DTYPES: tuple[KVDtype, ...] = ("float16", "float32")
-_EXTERNAL_FROM_BYTES,
+        size_threshold_bytes=_EXTERNAL_FROM_BYTES,
     )
 
 

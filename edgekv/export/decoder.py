@@ -83,7 +83,7 @@ def export_decoder(
     rotations: Sequence[Rotation],
     opset: int,
 ) -> ir.Model:
-    """Trace ``model``, switched to the operator, into a graph with the names of ``edgekv.names``."""
+    """Trace ``model``, switched to the operator; tensors are named as in ``edgekv.names``."""
     wrapped = _PagedDecoder(model, rotations).eval()
     inputs = _example_inputs(geometry, hidden_size)
     graph_model = trace(wrapped, inputs, _open_dims(geometry.num_layers), opset)

@@ -9,9 +9,11 @@ Does not know: weight formats, files.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 from onnx_ir.passes.common import (
     ClearMetadataAndDocStringPass,
     CommonSubexpressionEliminationPass,
@@ -77,7 +79,7 @@ def _rotate_flat(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _join_reshapes(node: ir.Node) -> None:
-    """Of two reshapes in a row only the second counts; one to the shape it has counts not at all."""
+    """Of two reshapes in a row only the second counts; one that changes nothing goes."""
     if node.op_type != "Reshape":
         return
     first = _value(node.inputs[0]).producer()
@@ -131,13 +133,16 @@ def _reshape(graph: ir.Graph, source: ir.Value, shape: Sequence[int]) -> ir.Node
     return node
 
 
-def constant(graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:  # type: ignore[type-arg]
+def constant(graph: ir.Graph, array: NDArray[Any], name: str) -> ir.Value:
     """An initializer of ``graph`` holding ``array``, made once per name."""
     if name in graph.initializers:
         return graph.initializers[name]
     tensor = ir.tensor(array, name=name)
     value = ir.Value(
-        name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor
+        name=name,
+        type=ir.TensorType(tensor.dtype),
+        shape=ir.Shape(array.shape),
+        const_value=tensor,
     )
     graph.register_initializer(value)
     return value
