@@ -83,7 +83,7 @@ def check_partition(sequence: SequenceSnapshot, page_size: int) -> None:
     if not len(table):
         return
     _require(
-        1 <= valid.min() and valid.max() <= page_size,
+        valid.min() >= 1 and valid.max() <= page_size,
         f"{name}: a page holds 1 to {page_size} tokens",
     )
     _require(num_pages.min() >= 1, f"{name}: a segment has pages of its own")

@@ -52,7 +52,7 @@ class PoolState:
 
 
 class Sequence:
-    """A list of tokens in pages. Made by ``PageCache.open`` and ``fork``; usable in a ``with`` block."""
+    """Tokens in pages. Made by ``PageCache.open`` and ``fork``; usable in a ``with`` block."""
 
     def __init__(self, pool: PoolState, parent: Sequence | None = None) -> None:
         self._pool = pool
@@ -85,7 +85,7 @@ class Sequence:
     @property
     def next_position(self) -> NDArray[np.int32]:
         """(R,) where the next token stands on each axis; not the number of tokens. A copy."""
-        return self._layout.next_position.copy()
+        return np.array(self._layout.next_position)
 
     @property
     def pending(self) -> Append | None:
@@ -105,7 +105,7 @@ class Sequence:
         return self._layout.segments.table()
 
     def private_pages(self) -> NDArray[np.int32]:
-        """(num_segments,) pages of each segment that nobody else holds: what a drop frees at once."""
+        """(num_segments,) pages of each segment that nobody else holds: what a drop frees."""
         alone = self._pool.allocator.ref_counts(self.table.page_ids) == 1
         owner = np.repeat(np.arange(self.num_segments), self._layout.segments.rows["num_pages"])
         return np.bincount(owner[alone], minlength=self.num_segments).astype(np.int32)
@@ -211,8 +211,11 @@ class Sequence:
         self._pool.allocator.release(self._layout.drop(ids))
 
     def truncate(self, num_tokens: int) -> None:
-        """Keep the first ``num_tokens`` tokens. A frame, or a segment with positions of its own, can
-        only leave whole: ValueError when the cut falls inside one."""
+        """Keep the first ``num_tokens`` tokens.
+
+        A frame, or a segment with positions of its own, leaves whole or not at all: ValueError when
+        the cut falls inside one.
+        """
         self._require_idle()
         if not 0 <= num_tokens <= self.num_tokens:
             raise ValueError(f"cannot keep {num_tokens} of {self.num_tokens} tokens")
@@ -282,9 +285,8 @@ class Sequence:
     def _check_room(self, num_new: int, last_position: int) -> None:
         pool = self._pool
         if self.num_pages + num_new > pool.max_pages:
-            raise ContextError(
-                f"need {num_new} more pages, the sequence holds {self.num_pages} of at most {pool.max_pages}"
-            )
+            held = f"the sequence holds {self.num_pages} of at most {pool.max_pages}"
+            raise ContextError(f"need {num_new} more pages, {held}")
         if pool.max_positions is not None and last_position >= pool.max_positions:
             raise ContextError(
                 f"need position {last_position}, the model's last is {pool.max_positions - 1}"

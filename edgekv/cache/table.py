@@ -46,7 +46,7 @@ class PageTable:
     def stage(
         self, pages: NDArray[np.int32], valid: NDArray[np.int32], base: NDArray[np.int32]
     ) -> None:
-        """Prepare entries behind the committed ones: ``pages``, ``valid`` (n,), ``base`` (num_axes,)."""
+        """Prepare entries behind the committed ones: pages and valid (n,), base (num_axes,)."""
         rows = self._rows[self.num_pages : self.num_pages + pages.size]
         rows[:, ID] = pages
         rows[:, VALID] = valid
