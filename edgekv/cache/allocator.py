@@ -98,6 +98,10 @@ class PageAllocator:
         """Holders of each of the distinct ``pages``: (n,) int32, a copy."""
         return self._refs[self._index(pages)]
 
+    def is_writable(self, page: int) -> bool:
+        """Whether one holder alone has the page and no step in flight reads or writes it."""
+        return bool(self._refs[page] == 1 and self._fences[page] == 0)
+
     def begin_step(self, rows: Iterable[Pages]) -> int:
         """Fence the live pages of ``rows`` until ``end_step`` gets the returned token.
 

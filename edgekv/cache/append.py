@@ -33,7 +33,7 @@ class Append:
     num_tokens: int
     extend: bool
     tail_tokens: int  # how many go into the page the sequence ends with
-    copy_page: int  # the page that replaces that one because others hold it too, -1 = none
+    copy_page: int  # replaces that page because others hold it or a step uses it, -1 = none
     pages: NDArray[np.int32]  # (k,) new pages behind the sequence's
     slots: NDArray[np.int32]  # (num_tokens,) page * page_size + offset
     positions: NDArray[np.int64]  # (R, num_tokens) current positions

@@ -24,7 +24,7 @@ from edgekv.cache.append import Append, Runs, limits_for, relative_positions, sl
 from edgekv.cache.layout import Layout
 from edgekv.cache.segments import KIND_CODES, KINDS, Segment, SegmentTable
 from edgekv.cache.snapshot import SequenceSnapshot, frozen
-from edgekv.cache.table import SHIFT, VALID, PageTable
+from edgekv.cache.table import SHIFT, PageTable
 from edgekv.config import KVGeometry
 from edgekv.errors import CacheError, ContextError
 from edgekv.types import SegmentKind
@@ -272,15 +272,12 @@ class Sequence:
             raise ValueError(f"cannot extend a {KINDS[last['kind']]} segment with {kind} tokens")
         if index not in (-1, last["index"]):
             raise ValueError(f"cannot extend frame {last['index']} with tokens of frame {index}")
-        row = self.table.rows[-1]
-        # One page has one shift: once the tail has moved, new tokens need a page of their own.
-        if row[SHIFT : SHIFT + self.table.num_axes].any():
+        if self.table.tail_has_moved:
             return 0, 0
-        tail_tokens = min(num_tokens, self._pool.geometry.page_size - int(row[VALID]))
-        shared = (
-            tail_tokens > 0 and self._pool.allocator.ref_counts(self.table.page_ids[-1:])[0] > 1
-        )
-        return tail_tokens, int(shared)
+        page, valid = self.table.rows[-1, :SHIFT].tolist()
+        tail_tokens = min(num_tokens, self._pool.geometry.page_size - valid)
+        copy = tail_tokens > 0 and not self._pool.allocator.is_writable(page)
+        return tail_tokens, int(copy)
 
     def _check_room(self, num_new: int, last_position: int) -> None:
         pool = self._pool

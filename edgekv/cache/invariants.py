@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgekv.cache.segments import SYSTEM_CODE
 from edgekv.cache.snapshot import AllocatorSnapshot, CacheSnapshot, SequenceSnapshot
 from edgekv.cache.table import ID, SHIFT, VALID
 
@@ -124,9 +123,6 @@ def check_positions(sequence: SequenceSnapshot, shiftable: bool) -> None:
     )
     _require(bool((shift <= 0).all()), f"{name}: pages only move towards the start")
     _require(shiftable or not shift.any(), f"{name}: absolute positions never move")
-    pinned = np.repeat(segments["kind"] == SYSTEM_CODE, segments["num_pages"])
-    leading = np.logical_and.accumulate(pinned)
-    _require(not shift[leading].any(), f"{name}: the pinned start never moves")
 
 
 def _require(holds: bool | np.bool_, invariant: str) -> None:
