@@ -21,6 +21,7 @@ class NaiveSequence:
         self.num_axes = num_axes
         self.segments: list[NaiveSegment] = []
         self.next_id = 0
+        self._read: list[tuple[int, ...]] | None = None  # kept until the next change
 
     def fork(self) -> NaiveSequence:
         return copy.deepcopy(self)
@@ -34,6 +35,7 @@ class NaiveSequence:
         uniform: bool,
         extend: bool,
     ) -> None:
+        self._read = None
         if not extend:
             self.segments.append(NaiveSegment(self.next_id, kind, span=(0,) * self.num_axes))
             self.next_id += 1
@@ -44,9 +46,11 @@ class NaiveSequence:
         last.uniform &= uniform
 
     def drop(self, ids: set[int]) -> None:
+        self._read = None
         self.segments = [s for s in self.segments if s.id not in ids]
 
     def truncate(self, num_tokens: int) -> None:
+        self._read = None
         while self.segments and self.num_tokens > num_tokens:
             last = self.segments[-1]
             extra = min(self.num_tokens - num_tokens, len(last.tokens))
@@ -66,6 +70,11 @@ class NaiveSequence:
 
     def read(self) -> list[tuple[int, ...]]:
         """Every token with its current position on each axis, in order."""
+        if self._read is None:
+            self._read = self._read_now()
+        return self._read
+
+    def _read_now(self) -> list[tuple[int, ...]]:
         out: list[tuple[int, ...]] = []
         base = (0,) * self.num_axes
         for s in self.segments:

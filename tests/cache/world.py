@@ -84,6 +84,8 @@ class World:
         if not self.pairs:
             return False
         sequence, naive = self._pick(which)
+        if sequence.pending is not None and style % 16:
+            return False  # refused; once in a while is enough
         num_tokens = 1 + size % (3 * self.page_size)
         extend = bool(style & 1) and bool(naive.segments)
         name = naive.segments[-1].kind if extend else KINDS[kind % 4]
