@@ -1,9 +1,9 @@
 """The pages of a pool: which are free, who holds the others, and which a running step still reads.
 
 Owns: the free stack, one reference count and one fence count per page.
-Guarantees: every page is in exactly one of four states and the counts of the states sum to the pool;
-    an operation that fails changes nothing; a page released while a step in flight names it is not
-    handed out before that step ends.
+Guarantees: every page is in exactly one of four states and the counts of the states sum to the
+    pool; an operation that fails changes nothing; a page released while a step in flight names it
+    is not handed out before that step ends.
 Does not know: what a page holds, sequences, segments, devices. Not safe for use from two threads.
 
 States: *live* (held at least once), *in flight* (held by nobody, but named by a step that has not
@@ -98,6 +98,10 @@ class PageAllocator:
         """Holders of each of the distinct ``pages``: (n,) int32, a copy."""
         return self._refs[self._index(pages)]
 
+    def is_writable(self, page: int) -> bool:
+        """Whether one holder alone has the page and no step in flight reads or writes it."""
+        return bool(self._refs[page] == 1 and self._fences[page] == 0)
+
     def begin_step(self, rows: Iterable[Pages]) -> int:
         """Fence the live pages of ``rows`` until ``end_step`` gets the returned token.
 
@@ -114,7 +118,7 @@ class PageAllocator:
         return token
 
     def end_step(self, token: int) -> None:
-        """The device no longer touches the step's pages: free those that were released meanwhile."""
+        """The device no longer touches the step's pages: free those released meanwhile."""
         if token not in self._steps:
             raise CacheError(f"step {token} is not in flight")
         indices = self._steps.pop(token)

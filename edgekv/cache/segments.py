@@ -1,7 +1,7 @@
 """The typed segments of one sequence, in order, in one preallocated structured array.
 
-Owns: what a segment is (``Segment``), many of them as columns (``SegmentTable``, what retention rules
-    read) and the mutable list behind both (``SegmentList``).
+Owns: what a segment is (``Segment``), many of them as columns (``SegmentTable``, what retention
+    rules read) and the mutable list behind both (``SegmentList``).
 Guarantees: no Python object per stored segment; ids grow and are never used twice in a sequence and
     its forks' common past; removing any number of segments is one batched move.
 Does not know: page ids, shifts, the allocator.
@@ -125,7 +125,7 @@ class SegmentList:
         self._size = first + kept.size
 
     def indices_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the segments with these distinct ids stand: (n,). Raises ValueError for an unknown id."""
+        """Where the segments with these ids stand: (n,). Raises ValueError: unknown, repeated."""
         own = self.rows["id"]
         found = np.searchsorted(own, ids)  # ids grow along the list
         known = np.isin(ids, own)

@@ -24,7 +24,7 @@ from edgekv.cache.append import Append, Runs, limits_for, relative_positions, sl
 from edgekv.cache.layout import Layout
 from edgekv.cache.segments import KIND_CODES, KINDS, Segment, SegmentTable
 from edgekv.cache.snapshot import SequenceSnapshot, frozen
-from edgekv.cache.table import SHIFT, VALID, PageTable
+from edgekv.cache.table import SHIFT, PageTable
 from edgekv.config import KVGeometry
 from edgekv.errors import CacheError, ContextError
 from edgekv.types import SegmentKind
@@ -52,7 +52,7 @@ class PoolState:
 
 
 class Sequence:
-    """A list of tokens in pages. Made by ``PageCache.open`` and ``fork``; usable in a ``with`` block."""
+    """Tokens in pages. Made by ``PageCache.open`` and ``fork``; usable in a ``with`` block."""
 
     def __init__(self, pool: PoolState, parent: Sequence | None = None) -> None:
         self._pool = pool
@@ -85,7 +85,7 @@ class Sequence:
     @property
     def next_position(self) -> NDArray[np.int32]:
         """(R,) where the next token stands on each axis; not the number of tokens. A copy."""
-        return self._layout.next_position.copy()
+        return np.array(self._layout.next_position)
 
     @property
     def pending(self) -> Append | None:
@@ -105,7 +105,7 @@ class Sequence:
         return self._layout.segments.table()
 
     def private_pages(self) -> NDArray[np.int32]:
-        """(num_segments,) pages of each segment that nobody else holds: what a drop frees at once."""
+        """(num_segments,) pages of each segment that nobody else holds: what a drop frees."""
         alone = self._pool.allocator.ref_counts(self.table.page_ids) == 1
         owner = np.repeat(np.arange(self.num_segments), self._layout.segments.rows["num_pages"])
         return np.bincount(owner[alone], minlength=self.num_segments).astype(np.int32)
@@ -211,8 +211,11 @@ class Sequence:
         self._pool.allocator.release(self._layout.drop(ids))
 
     def truncate(self, num_tokens: int) -> None:
-        """Keep the first ``num_tokens`` tokens. A frame, or a segment with positions of its own, can
-        only leave whole: ValueError when the cut falls inside one."""
+        """Keep the first ``num_tokens`` tokens.
+
+        A frame, or a segment with positions of its own, leaves whole or not at all: ValueError when
+        the cut falls inside one.
+        """
         self._require_idle()
         if not 0 <= num_tokens <= self.num_tokens:
             raise ValueError(f"cannot keep {num_tokens} of {self.num_tokens} tokens")
@@ -269,22 +272,18 @@ class Sequence:
             raise ValueError(f"cannot extend a {KINDS[last['kind']]} segment with {kind} tokens")
         if index not in (-1, last["index"]):
             raise ValueError(f"cannot extend frame {last['index']} with tokens of frame {index}")
-        row = self.table.rows[-1]
-        # One page has one shift: once the tail has moved, new tokens need a page of their own.
-        if row[SHIFT : SHIFT + self.table.num_axes].any():
+        if self.table.tail_has_moved:
             return 0, 0
-        tail_tokens = min(num_tokens, self._pool.geometry.page_size - int(row[VALID]))
-        shared = (
-            tail_tokens > 0 and self._pool.allocator.ref_counts(self.table.page_ids[-1:])[0] > 1
-        )
-        return tail_tokens, int(shared)
+        page, valid = self.table.rows[-1, :SHIFT].tolist()
+        tail_tokens = min(num_tokens, self._pool.geometry.page_size - valid)
+        copy = tail_tokens > 0 and not self._pool.allocator.is_writable(page)
+        return tail_tokens, int(copy)
 
     def _check_room(self, num_new: int, last_position: int) -> None:
         pool = self._pool
         if self.num_pages + num_new > pool.max_pages:
-            raise ContextError(
-                f"need {num_new} more pages, the sequence holds {self.num_pages} of at most {pool.max_pages}"
-            )
+            held = f"the sequence holds {self.num_pages} of at most {pool.max_pages}"
+            raise ContextError(f"need {num_new} more pages, {held}")
         if pool.max_positions is not None and last_position >= pool.max_positions:
             raise ContextError(
                 f"need position {last_position}, the model's last is {pool.max_positions - 1}"

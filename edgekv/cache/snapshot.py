@@ -18,7 +18,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 def frozen(array: NDArray[Scalar]) -> NDArray[Scalar]:
     """A read-only copy."""
-    twin = array.copy()
+    twin: NDArray[Scalar] = array.copy()
     twin.flags.writeable = False
     return twin
 
