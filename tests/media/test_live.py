@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import clips
@@ -66,10 +67,22 @@ def live(device: Device, fps: float | None = None, timeout_s: float = 5) -> Live
     return LiveSource(device, "the camera", fps=fps, timeout_s=timeout_s)
 
 
+@contextmanager
+def watching(
+    device: Device, fps: float | None = None, timeout_s: float = 5
+) -> Iterator[LiveSource]:
+    source = live(device, fps, timeout_s)
+    try:
+        yield source
+    finally:
+        device.step(1)  # or close would wait for a grab that nothing ends
+        source.close()
+
+
 def test_the_newest_frame_wins_and_the_others_are_counted() -> None:
     device = Device(100)
     device.step(1)
-    with live(device) as source:
+    with watching(device) as source:
         assert next(source).index == 0
         device.step(30)
         wait_until(lambda: source.stats().num_dropped_frames == 29)
@@ -82,7 +95,7 @@ def test_the_newest_frame_wins_and_the_others_are_counted() -> None:
 def test_frames_not_due_are_neither_decoded_nor_dropped() -> None:
     device = Device(100)
     device.step(1)
-    with live(device, fps=1) as source:
+    with watching(device, fps=1) as source:
         assert next(source).index == 0
         device.step(10)
         assert next(source).index == 10
@@ -93,7 +106,7 @@ def test_frames_not_due_are_neither_decoded_nor_dropped() -> None:
 def test_the_age_of_a_frame_is_reported() -> None:
     device = Device(10)
     device.step(1)
-    with live(device) as source:
+    with watching(device) as source:
         next(source)
         before = time.monotonic()
         device.step(1)
@@ -134,7 +147,7 @@ def test_the_thread_ends_and_lets_go_of_the_device(how: str) -> None:
 def test_closing_from_another_thread_ends_the_loop() -> None:
     device = Device(100)
     device.step(1)
-    with live(device) as source:
+    with watching(device) as source:
         next(source)
         threading.Timer(0.05, source.close).start()
         assert list(source) == []
@@ -143,7 +156,7 @@ def test_closing_from_another_thread_ends_the_loop() -> None:
 def test_an_endless_source_that_ends_is_lost() -> None:
     device = Device(3)
     device.step(1)
-    with live(device) as source:
+    with watching(device) as source:
         assert next(source).index == 0
         device.step(2)
         wait_until(lambda: source.stats().num_dropped_frames == 1)
@@ -158,7 +171,7 @@ def test_an_error_in_the_thread_reaches_the_user() -> None:
 
     device = Device(1, at_end=fail)
     device.step(1)
-    with live(device) as source:
+    with watching(device) as source:
         next(source)
         with pytest.raises(SourceError, match="the driver broke") as caught:
             next(source)
@@ -187,7 +200,7 @@ def test_silence_ends_in_an_error_not_in_a_hang() -> None:
 def test_frames_that_are_not_due_are_signs_of_life() -> None:
     device = Device(100)
     device.step(1)
-    with live(device, fps=0.1, timeout_s=0.5) as source:
+    with watching(device, fps=0.1, timeout_s=0.5) as source:
         next(source)
         done = threading.Event()
 

@@ -10,10 +10,10 @@ import clips
 import numpy as np
 import pytest
 
-from edgekv.types import Frame
 from edgekv.media import open_video
 from edgekv.media.capture import PresentationClock
 from edgekv.media.source import Sampler
+from edgekv.types import Frame
 
 NTSC = 30_000 / 1001
 NUM_FRAMES = 100
