@@ -1,1 +1,83 @@
-"""edgekv: vision-language models over endless video, inside a fixed memory budget."""
+"""edgekv: vision-language models over endless video, inside a fixed memory budget.
+
+    model = edgekv.load("models/demo", kv_budget="64MiB")
+    with model.session() as session:
+        for frame in edgekv.open_video("clip.mp4", fps=2):
+            session.push(frame)
+        print(session.ask("What is happening?").text)
+
+Names are imported when they are first used, so that ``import edgekv`` stays fast and works without
+a GPU, TensorRT or torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgekv.demo_bundle import demo_bundle_path
+    from edgekv.errors import (
+        BudgetError,
+        BundleError,
+        ContextError,
+        EdgeKVError,
+        ExecutorError,
+        OutOfPagesError,
+        SessionError,
+        SourceError,
+    )
+    from edgekv.media import open_video
+    from edgekv.model import Model, load
+    from edgekv.sampling import SamplingOptions
+    from edgekv.session import Session, SessionStats
+    from edgekv.types import Answer, Frame
+
+_HOME = {
+    "Answer": "types",
+    "BudgetError": "errors",
+    "BundleError": "errors",
+    "ContextError": "errors",
+    "EdgeKVError": "errors",
+    "ExecutorError": "errors",
+    "Frame": "types",
+    "Model": "model",
+    "OutOfPagesError": "errors",
+    "SamplingOptions": "sampling",
+    "Session": "session",
+    "SessionError": "errors",
+    "SessionStats": "session",
+    "SourceError": "errors",
+    "demo_bundle_path": "demo_bundle",
+    "load": "model",
+    "open_video": "media",
+}
+__all__ = [
+    "Answer",
+    "BudgetError",
+    "BundleError",
+    "ContextError",
+    "EdgeKVError",
+    "ExecutorError",
+    "Frame",
+    "Model",
+    "OutOfPagesError",
+    "SamplingOptions",
+    "Session",
+    "SessionError",
+    "SessionStats",
+    "SourceError",
+    "demo_bundle_path",
+    "load",
+    "open_video",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'edgekv' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"edgekv.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

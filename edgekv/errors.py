@@ -14,6 +14,10 @@ class OutOfPagesError(EdgeKVError):
         self.free = free
 
 
+class CacheError(EdgeKVError):
+    """A page, sequence or step is used in a state that does not allow it; nothing was changed."""
+
+
 class BudgetError(EdgeKVError):
     """Model, pool or pinned start do not fit the budget; the message says what would fit."""
 

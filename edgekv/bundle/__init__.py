@@ -1,0 +1,23 @@
+"""Bundles: the folder a user ships, read and written without torch, onnx or an executor."""
+
+from edgekv.bundle.manifest import (
+    FORMAT_VERSION,
+    FileEntry,
+    GenerationDefaults,
+    Manifest,
+    PromptSettings,
+    VisionSettings,
+)
+from edgekv.bundle.prompts import Prompts
+from edgekv.bundle.reader import Bundle
+
+__all__ = [
+    "FORMAT_VERSION",
+    "Bundle",
+    "FileEntry",
+    "GenerationDefaults",
+    "Manifest",
+    "PromptSettings",
+    "Prompts",
+    "VisionSettings",
+]

@@ -1,0 +1,99 @@
+"""Strict decoding of JSON into frozen dataclasses: the dataclass is the schema.
+
+Owns: the walk over a parsed JSON value along the annotations of a dataclass.
+Guarantees: every field of the class is present, no other key is, and each value has the annotated
+type; what does not fit raises ``BundleError`` with the path of the value, what was expected and
+what came. A ``ValueError`` from ``__post_init__`` gets the same treatment.
+Does not know: files, or what any field means.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from edgekv.errors import BundleError
+
+T = TypeVar("T")
+_JSON_NAMES = {dict: "an object", list: "a list", str: "a text", bool: "true or false",
+               int: "a whole number", float: "a number", type(None): "null"}  # fmt: skip
+
+
+def parse_json(text: str, where: str) -> object:
+    """JSON text -> value. Refuses what JSON forbids but Python accepts: NaN, keys given twice."""
+
+    def no_constant(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not a number")
+
+    def no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        value = dict(pairs)
+        if len(value) != len(pairs):
+            names = [key for key, _ in pairs]
+            raise ValueError(f"key {next(n for n in names if names.count(n) > 1)!r} given twice")
+        return value
+
+    try:
+        return json.loads(text, parse_constant=no_constant, object_pairs_hook=no_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{where}: not valid JSON ({error})") from None
+
+
+def decode(kind: type[T], value: object, where: str) -> T:
+    """A JSON object -> an instance of the dataclass ``kind``. Raises BundleError."""
+    if not isinstance(value, dict):
+        _refuse(where, "an object", value)
+    hints = get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for name in names:
+        if name not in value:
+            raise BundleError(f"{where}: key {name!r} is missing")
+    for key in value:
+        if key not in names:
+            raise BundleError(f"{where}: unknown key {key!r}")
+    decoded = {name: _decode_value(hints[name], value[name], f"{where}: {name}") for name in names}
+    try:
+        return kind(**decoded)
+    except ValueError as error:
+        raise BundleError(f"{where}: {error}") from None
+
+
+def _decode_value(hint: Any, value: object, where: str) -> object:
+    origin, args = get_origin(hint), get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return decode(hint, value, where)  # type: ignore[arg-type]
+    if origin in (Union, types.UnionType):  # only ``X | None`` occurs
+        inner = next(arg for arg in args if arg is not type(None))
+        return None if value is None else _decode_value(inner, value, where)
+    if origin is Literal:
+        if value not in args or isinstance(value, bool):
+            _refuse(where, "one of " + ", ".join(map(str, args)), value, show=True)
+        return value
+    if origin is tuple:
+        return _decode_tuple(args, value, where)
+    if origin is dict:
+        if not isinstance(value, dict):
+            _refuse(where, "an object", value)
+        return {key: _decode_value(args[1], item, f"{where}.{key}") for key, item in value.items()}
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        _refuse(where, _JSON_NAMES[hint], value)
+    return value
+
+
+def _decode_tuple(args: tuple[Any, ...], value: object, where: str) -> tuple[object, ...]:
+    if not isinstance(value, list):
+        _refuse(where, "a list", value)
+    if args[-1] is Ellipsis:
+        args = (args[0],) * len(value)
+    elif len(value) != len(args):
+        raise BundleError(f"{where}: expected {len(args)} values, got {len(value)}")
+    pairs = enumerate(zip(args, value, strict=True))
+    return tuple(_decode_value(arg, item, f"{where}[{i}]") for i, (arg, item) in pairs)
+
+
+def _refuse(where: str, expected: str, value: object, *, show: bool = False) -> NoReturn:
+    got = repr(value)[:60] if show else _JSON_NAMES[type(value)]
+    raise BundleError(f"{where}: expected {expected}, got {got}")

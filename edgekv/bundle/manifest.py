@@ -1,0 +1,165 @@
+"""What ``bundle.json`` says. The dataclasses here are the format: keys are field names.
+
+Owns: the format version, the names of the files in a bundle, the meaning and the limits of every
+key (documented in ``docs/bundle_format.md``).
+Guarantees: a ``Manifest`` that exists is consistent in itself; text round-trips.
+Does not know: whether the files it lists are there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from edgekv.bundle.decode import decode, parse_json
+from edgekv.config import ImageSettings, KVGeometry
+from edgekv.errors import BundleError
+from edgekv.names import OP_VERSION
+
+FORMAT_VERSION = 1
+
+MANIFEST = "bundle.json"
+DECODER = "decoder.onnx"
+DECODER_DATA = "decoder.onnx.data"
+VISION = "vision.onnx"
+VISION_DATA = "vision.onnx.data"
+EMBED = "embed.npy"
+TOKENIZER = "tokenizer.json"
+CHAT_TEMPLATE = "chat_template.jinja"
+
+REQUIRED_FILES = (DECODER, EMBED, TOKENIZER, CHAT_TEMPLATE)
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+WeightsKind = Literal["fp32", "fp16", "int4"]
+ImageAttention = Literal["causal", "bidirectional"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file of the bundle: what its bytes must be."""
+
+    sha256: str
+    size_bytes: int
+
+    def __post_init__(self) -> None:
+        if _SHA256.fullmatch(self.sha256) is None:
+            raise ValueError("sha256 must be 64 lower-case hexadecimal digits")
+        if self.size_bytes < 0:
+            raise ValueError(f"size_bytes must not be negative, got {self.size_bytes}")
+
+
+@dataclass(frozen=True, slots=True)
+class VisionSettings:
+    """How frames enter the model and the prompt."""
+
+    tokens_per_image: int
+    image_token_id: int  # stands for every image token in recorded token ids
+    image_attention: ImageAttention  # whether a frame's own tokens all see each other
+    placeholder: str  # what the chat template writes for one image
+    frame_prefix: str  # text right before a frame's image tokens
+    frame_suffix: str  # text right after them
+    image: ImageSettings
+
+    def __post_init__(self) -> None:
+        if self.tokens_per_image < 1:
+            raise ValueError(f"tokens_per_image must be at least 1, got {self.tokens_per_image}")
+        if self.image_token_id < 0:
+            raise ValueError(f"image_token_id must not be negative, got {self.image_token_id}")
+        if not self.placeholder:
+            raise ValueError("placeholder must not be empty")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSettings:
+    """What rendering the chat template needs beside the template."""
+
+    prepend: str  # text before the rendered template, where the tokenizer adds its own start token
+    template_tokens: dict[str, str]  # variables such as bos_token
+    eos_ids: tuple[int, ...]  # any of them ends an answer
+
+    def __post_init__(self) -> None:
+        if any(token < 0 for token in self.eos_ids):
+            raise ValueError(f"eos_ids must not be negative, got {list(self.eos_ids)}")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """How the model's authors meant it to be sampled."""
+
+    do_sample: bool
+    temperature: float
+    top_k: int  # 0 = all
+    top_p: float
+    repetition_penalty: float  # 1 = none
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0 or self.repetition_penalty <= 0:
+            raise ValueError("temperature and repetition_penalty must be positive")
+        if self.top_k < 0 or not 0 < self.top_p <= 1:
+            raise ValueError("top_k must not be negative, top_p must lie in (0, 1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All of ``bundle.json``."""
+
+    format_version: int
+    name: str
+    family: str
+    operator_version: int  # schema version of edgekv::PagedAttention in decoder.onnx
+    opset: int
+    weights: WeightsKind
+    geometry: KVGeometry
+    shiftable: bool  # whether cached pages may move to other positions
+    hidden_size: int
+    vocab_size: int
+    max_context_tokens: int
+    vision: VisionSettings | None  # null = text only
+    prompt: PromptSettings
+    generation: GenerationDefaults
+    files: dict[str, FileEntry]
+
+    def __post_init__(self) -> None:
+        if self.operator_version != OP_VERSION:
+            raise ValueError(
+                f"operator_version {self.operator_version} is not the {OP_VERSION} this edgekv "
+                "runs; export the model again"
+            )
+        for name in ("hidden_size", "vocab_size", "max_context_tokens", "opset"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if any(token >= self.vocab_size for token in self.prompt.eos_ids):
+            raise ValueError(f"eos_ids must lie below vocab_size {self.vocab_size}")
+        self._check_files()
+
+    def _check_files(self) -> None:
+        required = REQUIRED_FILES + ((VISION,) if self.vision is not None else ())
+        for name in required:
+            if name not in self.files:
+                raise ValueError(f"files: {name} is missing from the list")
+        for name in self.files:
+            if _PLAIN_NAME.fullmatch(name) is None or name == MANIFEST:
+                raise ValueError(f"files: {name!r} is not a plain file name inside the bundle")
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Text of ``bundle.json`` -> manifest. Raises BundleError naming the key that is wrong."""
+        value = parse_json(text, MANIFEST)
+        if isinstance(value, dict):  # the version first: a newer format may have other keys
+            version = value.get("format_version")
+            if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+                raise BundleError(f"{MANIFEST}: format_version must be a whole number from 1")
+            if version > FORMAT_VERSION:
+                raise BundleError(
+                    f"{MANIFEST}: format version {version} is newer than the {FORMAT_VERSION} "
+                    "this edgekv reads; update edgekv"
+                )
+        return decode(cls, value, MANIFEST)
+
+    def to_json(self) -> str:
+        """The text of ``bundle.json``."""
+        return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"

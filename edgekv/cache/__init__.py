@@ -1,0 +1,34 @@
+"""The host side of the KV cache: pages, page tables, sequences, steps. Pure NumPy.
+
+Typical use::
+
+    cache = PageCache(geometry, num_pages)
+    with cache.open() as sequence:
+        append = sequence.append("frame", 64, index=0, time_s=0.0)
+        with cache.begin_step([append]) as step:
+            ...  # copy step.copies, run the decoder with step.tables
+            step.commit()
+"""
+
+from edgekv.cache.allocator import PageAllocator
+from edgekv.cache.append import Append
+from edgekv.cache.check import InvariantError, check
+from edgekv.cache.page_cache import PageCache
+from edgekv.cache.segments import Segment, SegmentTable
+from edgekv.cache.sequence import Sequence
+from edgekv.cache.snapshot import CacheSnapshot, PageCounts
+from edgekv.cache.step import Step
+
+__all__ = [
+    "Append",
+    "CacheSnapshot",
+    "InvariantError",
+    "PageAllocator",
+    "PageCache",
+    "PageCounts",
+    "Segment",
+    "SegmentTable",
+    "Sequence",
+    "Step",
+    "check",
+]

@@ -1,0 +1,134 @@
+"""What must hold of a cache at every moment, as one pure function over a snapshot.
+
+Owns: the list of invariants.
+Guarantees: reads nothing but the snapshot and changes nothing; names the invariant that broke.
+Does not know: how the cache got there, what the pages hold.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgekv.cache.segments import SYSTEM_CODE
+from edgekv.cache.snapshot import AllocatorSnapshot, CacheSnapshot, SequenceSnapshot
+from edgekv.cache.table import ID, SHIFT, VALID
+
+
+class InvariantError(AssertionError):
+    """The cache contradicts itself: a bug in edgekv, never a caller's mistake."""
+
+
+def check(snapshot: CacheSnapshot) -> None:
+    """Raise InvariantError unless every invariant holds."""
+    check_states(snapshot.allocator)
+    check_references(snapshot)
+    for sequence in snapshot.sequences:
+        check_partition(sequence, snapshot.page_size)
+        check_positions(sequence, snapshot.shiftable)
+
+
+def check_states(allocator: AllocatorSnapshot) -> None:
+    """Each page is in one state, the counts say how many are in each and sum to the pool."""
+    counts, refs, fences = allocator.counts, allocator.refs, allocator.fences
+    num_states = counts.free + counts.live + counts.cached + counts.in_flight
+    _require(num_states == counts.num_pages == refs.size, f"page counts sum to the pool: {counts}")
+    _require(min(refs.min(), fences.min()) >= 0, "no count is negative")
+    _require(counts.live == np.count_nonzero(refs), f"live pages are the held ones: {counts}")
+    _require(
+        counts.in_flight == np.count_nonzero((refs == 0) & (fences > 0)),
+        f"in-flight pages: {counts}",
+    )
+    unused = np.flatnonzero((refs == 0) & (fences == 0))
+    _require(
+        np.array_equal(np.sort(allocator.free), unused),
+        "the free stack holds each unused page once",
+    )
+    _require(
+        counts.num_pages - counts.free <= counts.peak <= counts.num_pages,
+        f"peak covers now: {counts}",
+    )
+    uses = np.zeros_like(fences)
+    for pages in allocator.steps:
+        uses[pages] += 1
+    _require(np.array_equal(uses, fences), "fences are the uses by steps in flight")
+
+
+def check_references(snapshot: CacheSnapshot) -> None:
+    """A page's count is the number of table entries and pending appends that name it."""
+    held = np.zeros_like(snapshot.allocator.refs)
+    for sequence in snapshot.sequences:
+        ids = np.concatenate([sequence.page_table[:, ID], sequence.pending_pages])
+        _require(
+            ids.size == 0 or (ids.min() >= 0 and ids.max() < held.size), "page ids lie in the pool"
+        )
+        _require(np.unique(ids).size == ids.size, f"sequence {sequence.id} names a page once")
+        held[ids] += 1
+    wrong = np.flatnonzero(held != snapshot.allocator.refs)
+    _require(
+        wrong.size == 0,
+        f"reference counts match the holders: pages {wrong[:5].tolist()} have"
+        f" {snapshot.allocator.refs[wrong[:5]].tolist()}, held by {held[wrong[:5]].tolist()}",
+    )
+
+
+def check_partition(sequence: SequenceSnapshot, page_size: int) -> None:
+    """Segments split the pages and the tokens among them, without a rest and without sharing."""
+    name, table, segments = f"sequence {sequence.id}", sequence.page_table, sequence.segments
+    valid = table[:, VALID]
+    num_pages = segments["num_pages"]
+    _require(num_pages.sum() == len(table), f"{name}: segments cover all pages")
+    _require(
+        valid.sum() == segments["num_tokens"].sum() == sequence.num_tokens, f"{name}: tokens add up"
+    )
+    if not len(table):
+        return
+    _require(
+        1 <= valid.min() and valid.max() <= page_size,
+        f"{name}: a page holds 1 to {page_size} tokens",
+    )
+    _require(num_pages.min() >= 1, f"{name}: a segment has pages of its own")
+    owner = np.repeat(np.arange(segments.size), num_pages)
+    in_segment = np.bincount(owner, weights=valid, minlength=segments.size)
+    _require(
+        np.array_equal(in_segment, segments["num_tokens"]),
+        f"{name}: each segment's tokens are in its pages",
+    )
+    _require(bool((np.diff(segments["id"]) > 0).all()), f"{name}: segment ids grow")
+    # Only a segment's last page is partly filled, or one that had moved when the segment went on.
+    moved = (table[:-1, SHIFT:] != table[1:, SHIFT:]).any(axis=1)
+    inner = owner[:-1] == owner[1:]
+    _require(
+        bool((moved | (valid[:-1] == page_size))[inner].all()), f"{name}: no gap inside a segment"
+    )
+
+
+def check_positions(sequence: SequenceSnapshot, shiftable: bool) -> None:
+    """Written position + shift = current position, and current positions have no holes."""
+    name, table, segments = f"sequence {sequence.id}", sequence.page_table, sequence.segments
+    num_axes = sequence.next_position.size
+    spans = segments["span"].astype(np.int64)
+    ends = np.cumsum(spans, axis=0)
+    end = ends[-1] if segments.size else np.zeros(num_axes, dtype=np.int64)
+    _require(
+        np.array_equal(end, sequence.next_position),
+        f"{name}: the next position follows the last segment",
+    )
+    uniform = segments["uniform"]
+    even = (spans == segments["num_tokens"][:, None]).all(axis=1)
+    _require(bool((even | ~uniform).all()), f"{name}: uniform segments span their tokens")
+    shift, written = table[:, SHIFT : SHIFT + num_axes], table[:, SHIFT + num_axes :]
+    starts = np.repeat(ends - spans, segments["num_pages"], axis=0)
+    _require(
+        np.array_equal(written + shift, starts),
+        f"{name}: written position + shift = current position",
+    )
+    _require(bool((shift <= 0).all()), f"{name}: pages only move towards the start")
+    _require(shiftable or not shift.any(), f"{name}: absolute positions never move")
+    pinned = np.repeat(segments["kind"] == SYSTEM_CODE, segments["num_pages"])
+    leading = np.logical_and.accumulate(pinned)
+    _require(not shift[leading].any(), f"{name}: the pinned start never moves")
+
+
+def _require(holds: bool | np.bool_, invariant: str) -> None:
+    if not holds:
+        raise InvariantError(invariant)

@@ -1,0 +1,132 @@
+"""Which tokens a sequence holds and where they stand: a page table and its segments, kept in step.
+
+Owns: one page table, the segments that split it, the next position and the token count.
+Guarantees: a call that raises changes nothing; keys are never moved, so forgetting a segment lowers
+    the shift of everything behind it.
+Does not know: reference counts. Calls that take pages out return them; the caller gives them up.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.cache.append import Append
+from edgekv.cache.segments import (
+    FRAME_CODE,
+    KIND_CODES,
+    KINDS,
+    SYSTEM_CODE,
+    Segment,
+    SegmentList,
+)
+from edgekv.cache.table import ID, VALID, PageTable
+from edgekv.errors import CacheError
+
+
+class Layout:
+    """The committed tokens of one sequence, on ``num_axes`` position axes."""
+
+    def __init__(self, max_pages: int, num_axes: int) -> None:
+        self.table = PageTable(max_pages, num_axes)
+        self.segments = SegmentList(max_pages, num_axes)
+        self.next_position = np.zeros(num_axes, dtype=np.int32)  # (num_axes,)
+        self.num_tokens = 0
+
+    def copy(self) -> Layout:
+        """The same tokens in a layout of their own."""
+        twin = Layout.__new__(Layout)
+        twin.table, twin.segments = self.table.copy(), self.segments.copy()
+        twin.next_position, twin.num_tokens = self.next_position.copy(), self.num_tokens
+        return twin
+
+    def clear(self) -> NDArray[np.int32]:
+        """Forget everything: (n,) pages taken out."""
+        released = self.table.page_ids.copy()
+        self.table.num_pages = 0
+        self.segments.cut(0)
+        self.next_position[:] = 0
+        self.num_tokens = 0
+        return released
+
+    def grow(self, append: Append) -> NDArray[np.int32]:
+        """Count the tokens of ``append``: (0 or 1,) shared page that its copy has replaced."""
+        table, released = self.table, np.empty(0, dtype=np.int32)
+        if not append.extend:
+            self.segments.push(KIND_CODES[append.kind], append.index, append.time_s)
+        if append.tail_tokens:
+            table.rows[-1, VALID] += append.tail_tokens
+            if append.copy_page >= 0:
+                released = table.page_ids[-1:].copy()
+                table.rows[-1, ID] = append.copy_page
+        table.num_pages += append.pages.size
+        row = self.segments.last
+        row["num_pages"] += append.pages.size
+        row["num_tokens"] += append.num_tokens
+        row["span"] += append.advance
+        row["uniform"] &= append.uniform
+        self.num_tokens += append.num_tokens
+        self.next_position += append.advance
+        return released
+
+    def drop(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Forget the segments with ``ids`` (k > 0,): (n,) pages taken out."""
+        rows = self.segments.rows
+        gone = self.segments.indices_of(ids)
+        if (rows["kind"][gone] == SYSTEM_CODE).any():
+            raise CacheError("system segments are pinned and cannot be dropped")
+        keep = np.ones(rows.size, dtype=np.bool_)
+        keep[gone] = False
+        spans = np.where(keep[:, None], 0, rows["span"])
+        lowered = np.cumsum(spans, axis=0, dtype=np.int32)  # (num_segments, num_axes)
+        pages_keep = np.repeat(keep, rows["num_pages"])
+        pages_lowered = np.repeat(lowered, rows["num_pages"], axis=0)
+        released = self.table.page_ids[~pages_keep]
+        self.num_tokens -= int(rows["num_tokens"][gone].sum())
+        self.next_position -= lowered[-1]
+        self.table.keep(pages_keep, pages_lowered)
+        self.segments.keep(keep)
+        return released
+
+    def truncate(self, num_tokens: int) -> NDArray[np.int32]:
+        """Keep the first ``num_tokens`` tokens, fewer than there are: (n,) pages taken out."""
+        rows = self.segments.rows
+        token_ends = np.cumsum(rows["num_tokens"])
+        cut = int(np.searchsorted(token_ends, num_tokens, side="right"))  # first that loses tokens
+        left = num_tokens - int(token_ends[cut] - rows["num_tokens"][cut])
+        if left and (rows["kind"][cut] == FRAME_CODE or not rows["uniform"][cut]):
+            kind = KINDS[rows["kind"][cut]]
+            raise ValueError(f"cannot cut inside {kind} segment {rows['id'][cut]}")
+        valid_ends = np.cumsum(self.table.valid)
+        num_pages = int(np.searchsorted(valid_ends, num_tokens)) + 1 if num_tokens else 0
+        released = self.table.page_ids[num_pages:].copy()
+        self.next_position -= rows["span"][cut:].sum(axis=0, dtype=np.int32)
+        if left:
+            rows["num_pages"][cut] = num_pages - int(rows["num_pages"][:cut].sum())
+            rows["num_tokens"][cut] = left
+            rows["span"][cut] = left
+            self.next_position += left
+            self.table.valid[num_pages - 1] -= valid_ends[num_pages - 1] - num_tokens
+        self.segments.cut(cut + bool(left))
+        self.table.num_pages = num_pages
+        self.num_tokens = num_tokens
+        return released
+
+    def views(self) -> tuple[Segment, ...]:
+        """All segments, oldest first."""
+        rows = self.segments.rows
+        ends = np.cumsum(rows["num_pages"])
+        starts = np.cumsum(rows["span"], axis=0) - rows["span"]
+        return tuple(
+            Segment(
+                id=int(row["id"]),
+                kind=KINDS[row["kind"]],
+                pages=self.table.page_ids[end - row["num_pages"] : end].copy(),
+                num_tokens=int(row["num_tokens"]),
+                position=tuple(start.tolist()),
+                span=tuple(row["span"].tolist()),
+                index=int(row["index"]),
+                time_s=float(row["time_s"]),
+            )
+            for row, end, start in zip(rows, ends, starts, strict=True)
+        )

@@ -1,0 +1,91 @@
+"""The host's side of one model's KV pool: open sequences over it, steps through it, its figures.
+
+Owns: the allocator and the list of open sequences of one pool.
+Guarantees: the host's arrays are the only record of where tokens stand; executors are told by tables.
+Does not know: the pool's memory (executors own it), what runs a step, who is asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Collection
+
+import numpy as np
+
+from edgekv.cache.allocator import PageAllocator
+from edgekv.cache.append import Append
+from edgekv.cache.sequence import PoolState, Sequence
+from edgekv.cache.snapshot import CacheSnapshot, PageCounts
+from edgekv.cache.step import Step
+from edgekv.config import KVGeometry
+from edgekv.errors import CacheError
+
+
+class PageCache:
+    """All sequences of one pool. Not safe for use from two threads; its owner serialises.
+
+    ``max_pages`` bounds one sequence (default: the pool), ``max_positions`` is the model's longest
+    context. ``shiftable=False`` declares learned absolute positions: nothing can be dropped then.
+    """
+
+    def __init__(
+        self,
+        geometry: KVGeometry,
+        num_pages: int,
+        *,
+        max_pages: int | None = None,
+        max_positions: int | None = None,
+        shiftable: bool = True,
+    ) -> None:
+        if max_pages is not None and max_pages < 1:
+            raise ValueError(f"max_pages must be at least 1, got {max_pages}")
+        if max_positions is not None and max_positions < 1:
+            raise ValueError(f"max_positions must be at least 1, got {max_positions}")
+        self.geometry = geometry
+        self.allocator = PageAllocator(num_pages)
+        self._pool = PoolState(
+            allocator=self.allocator,
+            geometry=geometry,
+            max_pages=num_pages if max_pages is None else min(max_pages, num_pages),
+            max_positions=max_positions,
+            shiftable=shiftable,
+        )
+
+    @property
+    def counts(self) -> PageCounts:
+        return self.allocator.counts
+
+    @property
+    def sequences(self) -> tuple[Sequence, ...]:
+        """The open sequences, in the order they were opened."""
+        return tuple(self._pool.sequences.values())
+
+    def open(self) -> Sequence:
+        """An empty sequence. It holds its page-table row from now on, and no page yet."""
+        return Sequence(self._pool)
+
+    def begin_step(self, appends: Collection[Append]) -> Step:
+        """Tables for one decoder step over pending appends of different sequences of this cache."""
+        for append in appends:
+            if self._pool.sequences.get(append.sequence.id) is not append.sequence:
+                raise CacheError("the append's sequence is not open in this cache")
+        return Step(self.allocator, appends, self.geometry.num_rope_axes)
+
+    def snapshot(self) -> CacheSnapshot:
+        """The whole cache at one moment, read-only; ``check`` validates it."""
+        return CacheSnapshot(
+            page_size=self.geometry.page_size,
+            shiftable=self._pool.shiftable,
+            allocator=self.allocator.snapshot(),
+            sequences=tuple(sequence.snapshot() for sequence in self.sequences),
+        )
+
+    def utilization(self) -> float:
+        """Valid tokens / (live pages * page size), shared pages counted once; 1.0 when none is live."""
+        live = self.counts.live
+        if live == 0:
+            return 1.0
+        valid = np.zeros(self.allocator.num_pages, dtype=np.int32)
+        for sequence in self._pool.sequences.values():
+            ids = sequence.table.page_ids
+            valid[ids] = np.maximum(valid[ids], sequence.table.valid)
+        return int(valid.sum()) / (live * self.geometry.page_size)

@@ -1,0 +1,77 @@
+"""Making room in a sequence before an append, by a retention rule, in batches.
+
+Owns: the water marks and the decision how many pages must leave.
+Guarantees: at most two choices by the rule however full the pool is; either the room is there
+    afterwards or an error says what is missing and nothing was dropped.
+Does not know: how the rule chooses, what is appended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.cache.segments import SYSTEM_CODE
+from edgekv.errors import ContextError, OutOfPagesError
+
+if TYPE_CHECKING:
+    from edgekv.cache.retention.rules import RetentionRule
+    from edgekv.cache.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """How many pages a sequence may hold, and how far it is emptied once it would hold more.
+
+    With ``low`` below ``high``, segments leave in batches and not one with every frame.
+    """
+
+    high: int  # pages
+    low: int  # pages
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= self.high or self.high < 1:
+            raise ValueError(
+                f"water marks need 0 <= low <= high, got low {self.low}, high {self.high}"
+            )
+
+    def excess(self, held: int, wanted: int) -> int:
+        """Pages that must leave before ``wanted`` more join ``held`` ones; 0 below the high mark."""
+        return 0 if held + wanted <= self.high else held + wanted - self.low
+
+
+def make_room(
+    sequence: Sequence, num_pages: int, *, rule: RetentionRule, marks: Watermarks, num_free: int
+) -> NDArray[np.int64]:
+    """Drop what ``rule`` chooses until ``num_pages`` more pages fit: (k,) ids of dropped segments.
+
+    They must fit under the high mark (ContextError if they cannot), and into the pool, which has
+    ``num_free`` free pages (OutOfPagesError). Dropping to the low mark is tried, never required.
+    """
+    table = sequence.segment_table()
+    loose = np.flatnonzero(table.kinds != SYSTEM_CODE)
+    droppable = int(table.num_pages[loose].sum())
+    pinned = sequence.num_pages - droppable
+    if pinned + num_pages > marks.high:
+        raise ContextError(f"need {num_pages} pages, {pinned} of {marks.high} are pinned")
+    private = np.zeros(len(table), dtype=np.int32)
+    if num_pages > num_free:
+        # Pages that forks hold too come free only with the forks.
+        private = sequence.private_pages()
+        freeable = num_free + int(private[loose].sum())
+        if num_pages > freeable:
+            raise OutOfPagesError(num_pages, freeable)
+    gone = np.zeros(len(table), dtype=np.bool_)
+    excess = min(marks.excess(sequence.num_pages, num_pages), droppable)
+    if excess > 0:
+        gone[loose[rule.choose(table.take(loose), excess)]] = True
+    missing = num_pages - num_free - int(private[gone].sum())
+    if missing > 0:
+        left = loose[~gone[loose]]
+        gone[left[rule.choose(replace(table.take(left), num_pages=private[left]), missing)]] = True
+    ids = table.ids[gone]
+    sequence.drop(ids)
+    return ids

@@ -1,0 +1,45 @@
+"""The protocol that every retention rule follows, and the rules by name.
+
+Guarantees: an unknown name is refused with the names that exist.
+Does not know: how a rule decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.cache.retention.window import Window
+from edgekv.cache.segments import SegmentTable
+
+
+class RetentionRule(Protocol):
+    """Chooses what to forget. A protocol, so that users can bring a rule of their own."""
+
+    def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
+        """Indices into ``segments`` (oldest first, none pinned) of what to drop: distinct, ascending.
+
+        Their ``num_pages`` must sum to at least ``num_pages``; the caller has made sure that all of
+        them together do.
+        """
+        ...
+
+
+_RULES: dict[str, Callable[[], RetentionRule]] = {
+    "window": Window,
+}
+
+
+def retention_rules() -> tuple[str, ...]:
+    """The names that ``retention_rule`` knows."""
+    return tuple(_RULES)
+
+
+def retention_rule(name: str) -> RetentionRule:
+    """A fresh rule by name. Raises ValueError naming the choices."""
+    if name not in _RULES:
+        raise ValueError(f"retention rule must be one of {', '.join(_RULES)}, got {name!r}")
+    return _RULES[name]()

@@ -1,0 +1,21 @@
+"""``window``: keep the pinned start and the newest, forget the oldest.
+
+The rule of StreamingLLM, over whole segments. Guarantees: what it drops is always the oldest prefix,
+and no longer than needed. Does not know: what a segment shows or says.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.cache.segments import SegmentTable
+
+
+class Window:
+    """Drops the oldest segments until enough pages are given back."""
+
+    def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
+        """The shortest prefix that gives ``num_pages`` pages back."""
+        given_back = np.cumsum(segments.num_pages)
+        return np.arange(np.searchsorted(given_back, num_pages) + 1 if num_pages > 0 else 0)

@@ -1,0 +1,156 @@
+"""The typed segments of one sequence, in order, in one preallocated structured array.
+
+Owns: what a segment is (``Segment``), many of them as columns (``SegmentTable``, what retention rules
+    read) and the mutable list behind both (``SegmentList``).
+Guarantees: no Python object per stored segment; ids grow and are never used twice in a sequence and
+    its forks' common past; removing any number of segments is one batched move.
+Does not know: page ids, shifts, the allocator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.types import SegmentKind
+
+KINDS: tuple[SegmentKind, ...] = get_args(SegmentKind)
+KIND_CODES: dict[str, int] = {kind: code for code, kind in enumerate(KINDS)}
+SYSTEM_CODE = KIND_CODES["system"]
+FRAME_CODE = KIND_CODES["frame"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One run of tokens of one kind. A view for callers, made on request and never updated."""
+
+    id: int
+    kind: SegmentKind
+    pages: NDArray[np.int32]  # (num_pages,) page ids
+    num_tokens: int
+    position: tuple[int, ...]  # where it starts now, one number per position axis
+    span: tuple[int, ...]  # how far it moves what comes after it, per position axis
+    index: int  # the frame's number in its source, -1 = none given
+    time_s: float  # NaN = none given
+
+    @property
+    def num_pages(self) -> int:
+        return int(self.pages.size)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTable:
+    """Segments as columns, oldest first: what retention rules choose from. Copies, free to keep."""
+
+    ids: NDArray[np.int64]  # (n,)
+    kinds: NDArray[np.int8]  # (n,) indices into KINDS
+    num_pages: NDArray[np.int32]  # (n,) pages that dropping the segment gives back
+    num_tokens: NDArray[np.int32]  # (n,)
+    index: NDArray[np.int64]  # (n,) frame numbers, -1 = none given
+    time_s: NDArray[np.float64]  # (n,) NaN = none given
+
+    def __len__(self) -> int:
+        return int(self.ids.size)
+
+    def take(self, which: NDArray[Any]) -> SegmentTable:
+        """The segments that a boolean mask or an index array picks."""
+        return SegmentTable(
+            self.ids[which],
+            self.kinds[which],
+            self.num_pages[which],
+            self.num_tokens[which],
+            self.index[which],
+            self.time_s[which],
+        )
+
+
+def segment_dtype(num_axes: int) -> np.dtype[np.void]:
+    """One stored segment; ``uniform`` says that every token advances every axis by one."""
+    return np.dtype(
+        [
+            ("id", np.int64),
+            ("index", np.int64),
+            ("time_s", np.float64),
+            ("num_pages", np.int32),
+            ("num_tokens", np.int32),
+            ("span", np.int32, (num_axes,)),
+            ("kind", np.int8),
+            ("uniform", np.bool_),
+        ]
+    )
+
+
+class SegmentList:
+    """Up to ``max_segments`` segments in order. Changes only at its end and by ``keep``."""
+
+    def __init__(self, max_segments: int, num_axes: int) -> None:
+        self._rows = np.zeros(max_segments, dtype=segment_dtype(num_axes))
+        self._size = 0
+        self._next_id = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def rows(self) -> NDArray[np.void]:
+        """(n,) stored segments, a live view."""
+        return self._rows[: self._size]
+
+    @property
+    def last(self) -> np.void:
+        """The last stored segment, a live view. The list must not be empty."""
+        row: np.void = self._rows[self._size - 1]
+        return row
+
+    def push(self, kind: int, index: int, time_s: float) -> None:
+        """Start an empty segment at the end."""
+        row = self._rows[self._size]
+        row["id"], row["kind"], row["index"], row["time_s"] = self._next_id, kind, index, time_s
+        row["num_pages"], row["num_tokens"], row["span"], row["uniform"] = 0, 0, 0, True
+        self._size += 1
+        self._next_id += 1
+
+    def cut(self, size: int) -> None:
+        """Keep the first ``size`` segments."""
+        self._size = size
+
+    def keep(self, mask: NDArray[np.bool_]) -> None:
+        """Keep the segments where ``mask`` (n,) is set, in order."""
+        first = int(mask.argmin())  # nothing moves in front of the first removed one
+        kept = self.rows[first:].compress(mask[first:])  # far faster than rows[mask]
+        self._rows[first : first + kept.size] = kept
+        self._size = first + kept.size
+
+    def indices_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the segments with these distinct ids stand: (n,). Raises ValueError for an unknown id."""
+        own = self.rows["id"]
+        found = np.searchsorted(own, ids)  # ids grow along the list
+        known = np.isin(ids, own)
+        if not known.all():
+            raise ValueError(f"no segment {ids[known.argmin()]} in this sequence")
+        if np.unique(found).size != found.size:
+            raise ValueError("segment ids of one call must be distinct")
+        return found
+
+    def copy(self) -> SegmentList:
+        """The same segments in a list of their own."""
+        twin = SegmentList.__new__(SegmentList)
+        twin._rows = np.empty_like(self._rows)
+        twin._rows[: self._size] = self.rows
+        twin._size, twin._next_id = self._size, self._next_id
+        return twin
+
+    def table(self) -> SegmentTable:
+        """All segments as columns."""
+        rows = self.rows
+        return SegmentTable(
+            rows["id"].copy(),
+            rows["kind"].copy(),
+            rows["num_pages"].copy(),
+            rows["num_tokens"].copy(),
+            rows["index"].copy(),
+            rows["time_s"].copy(),
+        )

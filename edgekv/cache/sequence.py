@@ -1,0 +1,306 @@
+"""One context: a page table and its typed segments, changed only as a whole.
+
+Owns: one sequence's layout and the references it holds on pages, pending ones included.
+Guarantees: an operation that fails changes nothing; tokens of an append are invisible until its
+    commit and an abort leaves no trace; a page never holds tokens of two segments; new tokens are
+    written at their current position, in pages with shift 0.
+Does not know: what tokens are, which segments should leave, what executes a step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Collection
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.cache.allocator import PageAllocator
+from edgekv.cache.append import Append, Runs, limits_for, relative_positions, slots_for, valid_for
+from edgekv.cache.layout import Layout
+from edgekv.cache.segments import KIND_CODES, KINDS, Segment, SegmentTable
+from edgekv.cache.snapshot import SequenceSnapshot, frozen
+from edgekv.cache.table import SHIFT, VALID, PageTable
+from edgekv.config import KVGeometry
+from edgekv.errors import CacheError, ContextError
+from edgekv.types import SegmentKind
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """What the sequences of one pool share."""
+
+    allocator: PageAllocator
+    geometry: KVGeometry
+    max_pages: int  # most pages one sequence may hold
+    max_positions: int | None  # positions must stay below, None = no limit
+    shiftable: bool  # False: positions are absolute and segments cannot be dropped
+    sequences: dict[int, Sequence] = field(default_factory=dict)  # open ones by id
+    ids: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def num_axes(self) -> int:
+        """Position axes that are counted: at least one, also in models without rotation."""
+        return max(self.geometry.num_rope_axes, 1)
+
+
+class Sequence:
+    """A list of tokens in pages. Made by ``PageCache.open`` and ``fork``; usable in a ``with`` block."""
+
+    def __init__(self, pool: PoolState, parent: Sequence | None = None) -> None:
+        self._pool = pool
+        self.id = next(pool.ids)
+        self._layout: Layout = (
+            Layout(pool.max_pages, pool.num_axes) if parent is None else parent._layout.copy()
+        )
+        pool.allocator.retain(self._layout.table.page_ids)
+        self._pending: Append | None = None
+        self._closed = False
+        pool.sequences[self.id] = self
+
+    @property
+    def table(self) -> PageTable:
+        """The committed page table: to read, never to write."""
+        return self._layout.table
+
+    @property
+    def num_tokens(self) -> int:
+        return self._layout.num_tokens
+
+    @property
+    def num_pages(self) -> int:
+        return self._layout.table.num_pages
+
+    @property
+    def num_segments(self) -> int:
+        return len(self._layout.segments)
+
+    @property
+    def next_position(self) -> NDArray[np.int32]:
+        """(R,) where the next token stands on each axis; not the number of tokens. A copy."""
+        return self._layout.next_position.copy()
+
+    @property
+    def pending(self) -> Append | None:
+        return self._pending
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """All segments, oldest first, as views: for people and tests, costs one object each."""
+        return self._layout.views()
+
+    def segment_table(self) -> SegmentTable:
+        """All segments as columns, oldest first: what retention rules read."""
+        return self._layout.segments.table()
+
+    def private_pages(self) -> NDArray[np.int32]:
+        """(num_segments,) pages of each segment that nobody else holds: what a drop frees at once."""
+        alone = self._pool.allocator.ref_counts(self.table.page_ids) == 1
+        owner = np.repeat(np.arange(self.num_segments), self._layout.segments.rows["num_pages"])
+        return np.bincount(owner[alone], minlength=self.num_segments).astype(np.int32)
+
+    def pages_needed(self, kind: SegmentKind, num_tokens: int, *, extend: bool = False) -> int:
+        """Free pages that ``append`` with the same arguments would take now."""
+        tail_tokens, copy = self._continue_tail(kind, num_tokens, extend=extend, index=-1)
+        return self._pool.geometry.pages_for(num_tokens - tail_tokens) + copy
+
+    def append(
+        self,
+        kind: SegmentKind,
+        num_tokens: int,
+        *,
+        extend: bool = False,
+        positions: NDArray[np.integer] | None = None,
+        advance: int | Collection[int] | None = None,
+        bidirectional: bool | Runs = False,
+        index: int = -1,
+        time_s: float = float("nan"),
+    ) -> Append:
+        """Plan ``num_tokens`` more tokens; they count once the step that computes them commits.
+
+        ``extend`` continues the last segment, which must be of the same kind (and the same frame);
+        otherwise a new segment starts on a page of its own. ``positions`` (R, num_tokens) are
+        relative to ``next_position``, which moves by ``advance`` (one number, or one per axis).
+        ``bidirectional`` tokens see to the end of the append, or of their ``(start, stop)`` run.
+
+        Raises OutOfPagesError, ContextError (table or positions full), CacheError (an append is
+        pending, or the sequence is closed), ValueError; nothing is changed then.
+        """
+        self._require_idle()
+        pool = self._pool
+        tail_tokens, copy = self._continue_tail(kind, num_tokens, extend=extend, index=index)
+        relative, move = relative_positions(pool.num_axes, num_tokens, positions, advance)
+        absolute = relative + self._layout.next_position[:, None]
+        indices = np.arange(self.num_tokens, self.num_tokens + num_tokens, dtype=np.int32)
+        limits = limits_for(indices, bidirectional)
+        num_new = pool.geometry.pages_for(num_tokens - tail_tokens)
+        self._check_room(num_new, int(absolute.max()))
+        taken = pool.allocator.allocate(num_new + copy)
+        copy_page, pages = (int(taken[0]), taken[1:]) if copy else (-1, taken)
+        size = pool.geometry.page_size
+        tail, tail_valid = self.table.rows[-1, :SHIFT].tolist() if tail_tokens else (-1, 0)
+        base = self.next_position
+        if extend:
+            base -= self._layout.segments.last["span"]
+        self.table.stage(pages, valid_for(num_new, num_tokens - tail_tokens, size), base)
+        self._pending = Append(
+            sequence=self,
+            kind=kind,
+            num_tokens=num_tokens,
+            extend=extend,
+            tail_tokens=tail_tokens,
+            copy_page=copy_page,
+            pages=pages,
+            slots=slots_for(
+                copy_page if copy else tail, tail_valid, tail_tokens, pages, num_tokens, size
+            ),
+            positions=absolute,
+            query_indices=indices,
+            kv_limits=limits,
+            advance=move,
+            uniform=positions is None and bool((move == num_tokens).all()),
+            index=index,
+            time_s=time_s,
+        )
+        return self._pending
+
+    def commit(self, append: Append) -> None:
+        """The append's tokens are written: count them. Called by the step."""
+        self._require_pending(append)
+        self._pool.allocator.release(self._layout.grow(append))
+        append.state = "committed"
+        self._pending = None
+
+    def abort(self, append: Append) -> None:
+        """Give the append's pages back."""
+        self._require_pending(append)
+        self._pool.allocator.release(append.taken)
+        append.state = "aborted"
+        self._pending = None
+
+    def fork(self) -> Sequence:
+        """A child with the same tokens, sharing every page. A pending append stays the parent's."""
+        self._require_open()
+        return Sequence(self._pool, parent=self)
+
+    def drop(self, segment_ids: Iterable[int]) -> None:
+        """Forget whole segments; what stands behind them moves up, no key is touched.
+
+        Raises ValueError for unknown or repeated ids, CacheError for system segments and for
+        sequences whose positions cannot be shifted.
+        """
+        self._require_idle()
+        ids = np.fromiter(segment_ids, dtype=np.int64)
+        if not ids.size:
+            return
+        if not self._pool.shiftable:
+            raise CacheError(
+                "this model's positions cannot be shifted, so no segment can be dropped"
+            )
+        self._pool.allocator.release(self._layout.drop(ids))
+
+    def truncate(self, num_tokens: int) -> None:
+        """Keep the first ``num_tokens`` tokens. A frame, or a segment with positions of its own, can
+        only leave whole: ValueError when the cut falls inside one."""
+        self._require_idle()
+        if not 0 <= num_tokens <= self.num_tokens:
+            raise ValueError(f"cannot keep {num_tokens} of {self.num_tokens} tokens")
+        if num_tokens < self.num_tokens:
+            self._pool.allocator.release(self._layout.truncate(num_tokens))
+
+    def close(self) -> None:
+        """Give every page back, a pending append's too. Closing twice is allowed."""
+        if self._closed:
+            return
+        if self._pending is not None:
+            self.abort(self._pending)
+        self._pool.allocator.release(self._layout.clear())
+        self._closed = True
+        del self._pool.sequences[self.id]
+
+    def snapshot(self) -> SequenceSnapshot:
+        """Everything the sequence knows, as read-only copies."""
+        pending = self._pending.taken if self._pending is not None else np.empty(0, dtype=np.int32)
+        return SequenceSnapshot(
+            id=self.id,
+            num_tokens=self.num_tokens,
+            next_position=frozen(self._layout.next_position),
+            page_table=frozen(self.table.rows),
+            segments=frozen(self._layout.segments.rows),
+            pending_pages=frozen(pending),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _continue_tail(
+        self, kind: str, num_tokens: int, *, extend: bool, index: int
+    ) -> tuple[int, int]:
+        """Tokens that go into the last page, and 1 if that page must be copied first."""
+        if kind not in KIND_CODES:
+            raise ValueError(f"segment kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        if num_tokens < 1:
+            raise ValueError(f"an append needs at least 1 token, got {num_tokens}")
+        if not extend:
+            return 0, 0
+        if not self.num_segments:
+            raise ValueError(f"cannot extend a {kind} segment, the sequence is empty")
+        last = self._layout.segments.last
+        if last["kind"] != KIND_CODES[kind]:
+            raise ValueError(f"cannot extend a {KINDS[last['kind']]} segment with {kind} tokens")
+        if index not in (-1, last["index"]):
+            raise ValueError(f"cannot extend frame {last['index']} with tokens of frame {index}")
+        row = self.table.rows[-1]
+        # One page has one shift: once the tail has moved, new tokens need a page of their own.
+        if row[SHIFT : SHIFT + self.table.num_axes].any():
+            return 0, 0
+        tail_tokens = min(num_tokens, self._pool.geometry.page_size - int(row[VALID]))
+        shared = (
+            tail_tokens > 0 and self._pool.allocator.ref_counts(self.table.page_ids[-1:])[0] > 1
+        )
+        return tail_tokens, int(shared)
+
+    def _check_room(self, num_new: int, last_position: int) -> None:
+        pool = self._pool
+        if self.num_pages + num_new > pool.max_pages:
+            raise ContextError(
+                f"need {num_new} more pages, the sequence holds {self.num_pages} of at most {pool.max_pages}"
+            )
+        if pool.max_positions is not None and last_position >= pool.max_positions:
+            raise ContextError(
+                f"need position {last_position}, the model's last is {pool.max_positions - 1}"
+            )
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise CacheError(f"sequence {self.id} is closed")
+
+    def _require_idle(self) -> None:
+        self._require_open()
+        if self._pending is not None:
+            raise CacheError(f"sequence {self.id} has an append pending: commit or abort it first")
+
+    def _require_pending(self, append: Append) -> None:
+        if append is not self._pending:
+            raise CacheError(
+                f"the append is {append.state}, only a pending one can be committed or aborted"
+            )

@@ -1,0 +1,69 @@
+"""Values that describe a cache at one moment: counts, and read-only copies of everything it knows.
+
+Owns: the snapshot types. ``check`` judges them, people and traces read them.
+Guarantees: nothing in a snapshot changes, whatever happens to the cache it was taken from.
+Does not know: how the cache works.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+def frozen(array: NDArray[Scalar]) -> NDArray[Scalar]:
+    """A read-only copy."""
+    twin = array.copy()
+    twin.flags.writeable = False
+    return twin
+
+
+@dataclass(frozen=True, slots=True)
+class PageCounts:
+    """How many pages are in each state; ``free + live + cached + in_flight == num_pages``."""
+
+    num_pages: int
+    free: int
+    live: int
+    cached: int
+    in_flight: int
+    peak: int  # most pages that were not free at any one time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllocatorSnapshot:
+    """An allocator at one moment."""
+
+    counts: PageCounts
+    free: NDArray[np.int32]  # (free,) the free stack, top last
+    refs: NDArray[np.int32]  # (num_pages,) holders
+    fences: NDArray[np.int32]  # (num_pages,) uses by steps in flight
+    steps: tuple[NDArray[np.int32], ...]  # rows of pages that steps in flight use
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SequenceSnapshot:
+    """A sequence at one moment. R = max(rope axes, 1)."""
+
+    id: int
+    num_tokens: int
+    next_position: NDArray[np.int32]  # (R,)
+    # (num_pages, 2 + 2R): page id, valid tokens, shifts, written bases
+    page_table: NDArray[np.int32]
+    segments: NDArray[np.void]  # (num_segments,) fields as in segment_dtype
+    pending_pages: NDArray[np.int32]  # (k,) pages that a pending append holds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CacheSnapshot:
+    """A cache at one moment."""
+
+    page_size: int
+    shiftable: bool
+    allocator: AllocatorSnapshot
+    sequences: tuple[SequenceSnapshot, ...]  # open ones, in the order they were opened

@@ -1,0 +1,115 @@
+"""One step of the decoder over the appends of several sequences: its tables, its fence, its end.
+
+Owns: the arrays of one step and the fence that keeps every page they name from being reused.
+Guarantees: the arrays are made for this step, are read-only and never written again, so a device may
+    still read them after the call that took them returned; a step ends exactly once, for all its
+    appends together; appends that were aborted meanwhile (their sequence was closed) are skipped.
+Does not know: who executes the step, and when the device has finished: the caller says so by ending it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Collection
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.cache.allocator import PageAllocator
+from edgekv.cache.append import Append
+from edgekv.errors import CacheError
+from edgekv.types import StepTables
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Step:
+    """A step in flight. In a ``with`` block it aborts unless it was committed."""
+
+    def __init__(
+        self, allocator: PageAllocator, appends: Collection[Append], num_rope_axes: int
+    ) -> None:
+        check_appends(appends)
+        self.appends = tuple(appends)
+        self.tables = build_tables(appends, num_rope_axes)
+        # (C, 2) int32 pages (source, target) to copy before anything is written
+        self.copies = np.concatenate([append.copies for append in appends])
+        self.copies.flags.writeable = False
+        self._allocator = allocator
+        self._token = allocator.begin_step(map(Append.used_pages, appends))
+        self._ended = False
+        for append in appends:
+            append.in_step = True
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def commit(self) -> None:
+        """The device has done the copies and the step: the tokens count from now on."""
+        self._end()
+        for append in self.appends:
+            if append.state == "pending":
+                append.sequence.commit(append)
+
+    def abort(self) -> None:
+        """The device no longer touches the step's pages: every sequence is exactly as before."""
+        self._end()
+        for append in reversed(self.appends):
+            if append.state == "pending":
+                append.sequence.abort(append)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._ended:
+            self.abort()
+
+    def _end(self) -> None:
+        if self._ended:
+            raise CacheError("the step has ended already")
+        self._ended = True
+        self._allocator.end_step(self._token)
+
+
+def check_appends(appends: Collection[Append]) -> None:
+    """Raise CacheError unless every append is pending, in no other step, and listed once."""
+    if not appends:
+        raise ValueError("a step needs at least one append")
+    for append in appends:
+        if append.state != "pending" or append.in_step:
+            state = "in a step already" if append.in_step else append.state
+            raise CacheError(f"a step needs pending appends, got one that is {state}")
+    if len({id(append) for append in appends}) != len(appends):
+        raise CacheError("an append is listed twice in one step")
+
+
+def build_tables(appends: Collection[Append], num_rope_axes: int) -> StepTables:
+    """The operator's host arrays, one row per append, all fresh and read-only."""
+    rows = [append.table_rows(2 + num_rope_axes) for append in appends]
+    page_table = np.zeros((len(rows), max(map(len, rows)), 2 + num_rope_axes), dtype=np.int32)
+    page_table[:, :, 0] = -1
+    for b, row in enumerate(rows):
+        page_table[b, : len(row)] = row
+    query_starts = np.zeros(len(rows) + 1, dtype=np.int32)
+    np.cumsum([append.num_tokens for append in appends], out=query_starts[1:])
+    tables = StepTables(
+        position_ids=np.concatenate([append.positions for append in appends], axis=1),
+        page_table=page_table,
+        query_starts=query_starts,
+        slot_mapping=np.concatenate([append.slots for append in appends]),
+        kv_limits=np.concatenate([append.kv_limits for append in appends]),
+        query_indices=np.concatenate([append.query_indices for append in appends]),
+    )
+    for name in StepTables.__slots__:
+        array: NDArray[np.generic] = getattr(tables, name)
+        array.flags.writeable = False
+    return tables

@@ -1,0 +1,78 @@
+"""The page table of one sequence: which pages, in logical order, how full, and how far moved.
+
+Owns: one preallocated int32 array whose first columns are exactly a row of the operator's
+    ``page_table``, followed by where each page's segment started when the page was first written.
+Guarantees: nothing here allocates in proportion to the stream; removing pages from anywhere is one
+    batched move; a page's shift plus the place it was written at is the place it stands at now.
+Does not know: reference counts, segments' kinds, what a page holds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+ID, VALID, SHIFT = 0, 1, 2  # columns; the shifts take num_axes columns, the written bases the next
+
+
+class PageTable:
+    """Entries ``[0, num_pages)`` are committed; ``stage`` prepares entries behind them."""
+
+    def __init__(self, max_pages: int, num_axes: int) -> None:
+        self.max_pages = max_pages
+        self.num_axes = num_axes
+        self.num_pages = 0
+        self._rows = np.zeros((max_pages, 2 + 2 * num_axes), dtype=np.int32)
+
+    @property
+    def rows(self) -> NDArray[np.int32]:
+        """(num_pages, 2 + 2 * num_axes): id, valid tokens, shifts, written bases. A live view."""
+        return self._rows[: self.num_pages]
+
+    @property
+    def page_ids(self) -> NDArray[np.int32]:
+        """(num_pages,), a live view."""
+        return self._rows[: self.num_pages, ID]
+
+    @property
+    def valid(self) -> NDArray[np.int32]:
+        """(num_pages,) valid tokens, a live view."""
+        return self._rows[: self.num_pages, VALID]
+
+    def staged(self, num_new: int) -> NDArray[np.int32]:
+        """The committed entries and ``num_new`` staged ones, as ``rows``. A live view."""
+        return self._rows[: self.num_pages + num_new]
+
+    def stage(
+        self, pages: NDArray[np.int32], valid: NDArray[np.int32], base: NDArray[np.int32]
+    ) -> None:
+        """Prepare entries behind the committed ones: ``pages``, ``valid`` (n,), ``base`` (num_axes,)."""
+        rows = self._rows[self.num_pages : self.num_pages + pages.size]
+        rows[:, ID] = pages
+        rows[:, VALID] = valid
+        rows[:, SHIFT : SHIFT + self.num_axes] = 0
+        rows[:, SHIFT + self.num_axes :] = base
+
+    def keep(self, mask: NDArray[np.bool_], lowered: NDArray[np.int32]) -> None:
+        """Keep entries where ``mask`` (num_pages,) is set, after lowering shifts by ``lowered``.
+
+        ``lowered`` is (num_pages, num_axes): how far each entry moves towards the start.
+        """
+        first = int(mask.argmin())
+        rows = self._rows[first : self.num_pages]
+        rows[:, SHIFT : SHIFT + self.num_axes] -= lowered[first:]
+        kept = rows.take(np.flatnonzero(mask[first:]), axis=0)  # far faster than rows[mask]
+        rows[: len(kept)] = kept
+        self.num_pages = first + len(kept)
+
+    def copy(self) -> PageTable:
+        """The committed entries in a table of their own."""
+        twin = PageTable.__new__(PageTable)
+        twin.max_pages, twin.num_axes, twin.num_pages = (
+            self.max_pages,
+            self.num_axes,
+            self.num_pages,
+        )
+        twin._rows = np.empty_like(self._rows)
+        twin._rows[: self.num_pages] = self.rows
+        return twin

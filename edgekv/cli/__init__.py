@@ -1,0 +1,64 @@
+"""The ``edgekv`` command. Subcommands are imported when they are called, so that it starts fast."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from edgekv.errors import EdgeKVError
+
+_COMMANDS = {
+    "run": "ask questions about a video or a camera while it runs",
+    "doctor": "what can run here, what cannot and why",
+    "bench": "figures, each beside its baseline",
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"edgekv.cli.{name}").command
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="edgekv", message="edgekv %(version)s")
+def cli() -> None:
+    """Vision-language models over endless video, inside a fixed memory budget."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line. Exit codes: 0, 2 for bad usage, 1 for what went wrong on the way, with
+    one line on stderr, 3 when a bench misses one of its bounds."""
+    try:
+        result: Any = cli.main(args=arguments, prog_name="edgekv", standalone_mode=False)
+        code = result if isinstance(result, int) else 0
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "edgekv"
+        code = _fail(f"{where}: {error.format_message()}", 2)
+    except click.ClickException as error:
+        code = _fail(f"edgekv: {error.format_message()}", 1)
+    except (EdgeKVError, ValueError) as error:
+        code = _fail(f"edgekv: {error}", 1)
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone; Python would complain about the flush at exit
+        code = 1
+    sys.exit(code)
+
+
+def _fail(line: str, code: int) -> int:
+    click.echo(" ".join(line.split()), err=True)
+    return code

@@ -1,0 +1,57 @@
+"""``edgekv bench NAME``: figures, each beside its baseline. The last line of stdout is one JSON
+object; exit code 3 when a bound is missed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+_MODEL = click.option(
+    "--model", type=click.Path(path_type=Path), help="Bundle folder. [default: the demo model]"
+)
+
+
+@click.group(name="bench")
+def command() -> None:
+    """Figures, each beside its baseline in the same run; the last line is one JSON object."""
+
+
+@command.command()
+def alloc() -> int:
+    """Page allocation against a contiguous allocator and an ordered-dict LRU."""
+    from edgekv.bench import alloc as bench
+    from edgekv.bench.report import emit
+
+    return emit(bench.run(), Console(highlight=False))
+
+
+@command.command()
+@_MODEL
+@click.option("--evictions", type=click.IntRange(min=1), default=5000, show_default=True)
+def relocate(model: Path | None, evictions: int) -> int:
+    """Relocated pages against keys stored unrotated, eviction after eviction."""
+    from edgekv.bench import relocate as bench
+    from edgekv.bench.report import emit
+    from edgekv.demo_bundle import demo_bundle_path
+
+    console = Console(highlight=False)
+    return emit(bench.run(model or demo_bundle_path(), evictions=evictions, console=console), console)
+
+
+@command.command()
+@_MODEL
+@click.option("--clips", type=click.IntRange(min=1), default=150, show_default=True, help="Short clips.")
+@click.option("--streams", type=click.IntRange(min=1), default=4, show_default=True, help="Long streams.")
+def accuracy(model: Path | None, clips: int, streams: int) -> int:
+    """The demo model on held-out drawn video, in the window and on streams 20 windows long."""
+    from edgekv.bench import accuracy as bench
+    from edgekv.bench.report import emit
+    from edgekv.demo_bundle import demo_bundle_path
+
+    console = Console(highlight=False)
+    result = bench.run(
+        model or demo_bundle_path(), num_clips=clips, num_streams=streams, console=console
+    )
+    return emit(result, console)

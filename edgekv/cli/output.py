@@ -1,0 +1,201 @@
+"""How a run looks: text with a live line for people, one JSON object a line for programs.
+
+Guarantees: with jsonl, stdout carries JSON lines only and the summary is the last; every line is
+flushed as it happens.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from edgekv.config import format_bytes
+from edgekv.stream import AnswerEvent, FrameEvent, NoticeEvent, StreamEvent, Summary
+
+
+class Output(Protocol):
+    """Shows events; exists so that ``run`` has one loop for both formats."""
+
+    def show(self, event: StreamEvent) -> None: ...
+
+    def __enter__(self) -> Output: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class JsonlOutput:
+    """One JSON object a line."""
+
+    def show(self, event: StreamEvent) -> None:
+        """Write the event, unless it is the routine of a frame taken in."""
+        if not isinstance(event, FrameEvent):
+            sys.stdout.write(json.dumps(as_json(event), ensure_ascii=False) + "\n")
+            sys.stdout.flush()
+
+    def __enter__(self) -> JsonlOutput:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def as_json(event: AnswerEvent | NoticeEvent | Summary) -> dict[str, object]:
+    """The object that stands for an event in the jsonl format (documented in docs/jsonl.md)."""
+    if isinstance(event, AnswerEvent):
+        answer = event.answer
+        line: dict[str, object] = {
+            "type": "answer",
+            "time_s": round(event.frame.time_s, 3),
+            "frame": event.frame.index,
+            "prompt": event.question.prompt,
+            "text": answer.text,
+            "ttft_ms": round(answer.ttft_s * 1e3, 2),
+            "num_tokens": len(answer.token_ids),
+            "tokens_per_s": round(answer.tokens_per_s, 1),
+            "finish_reason": answer.finish_reason,
+        }
+        if event.question.expected is not None:
+            line["expected"] = event.question.expected
+        return line
+    if isinstance(event, NoticeEvent):
+        return {
+            "type": "event",
+            "event": event.what,
+            "time_s": round(event.time_s, 3),
+            "count": event.count,
+        }
+    return _summary_json(event)
+
+
+def _summary_json(summary: Summary) -> dict[str, object]:
+    stats = summary.stats
+    return {
+        "type": "summary",
+        "frames": summary.num_frames,
+        "bad_frames": summary.num_bad_frames,
+        "dropped_frames": summary.num_dropped_frames,
+        "answers": summary.num_answers,
+        "skipped_questions": summary.num_skipped_questions,
+        "duration_s": round(summary.duration_s, 3),
+        "kv_pages": {
+            "total": stats.num_pages,
+            "live": stats.pages_live,
+            "cached": stats.pages_cached,
+            "in_flight": stats.pages_in_flight,
+            "free": stats.pages_free,
+            "peak": stats.pages_peak,
+        },
+        "kv_bytes": stats.pool_bytes,
+        "context_frames": stats.num_context_frames,
+        "context_tokens": stats.num_tokens,
+        "evicted_frames": stats.num_evicted_frames,
+        "ms_per_frame": {
+            "p50": round(summary.ms_p50, 3),
+            "p95": round(summary.ms_p95, 3),
+            "first_100": round(summary.ms_first_100, 3),
+            "last_100": round(summary.ms_last_100, 3),
+        },
+        "anonymous_bytes": {
+            "first_window": summary.anonymous_bytes_start,
+            "end": summary.anonymous_bytes_end,
+        },
+    }
+
+
+class TextOutput:
+    """Answers scroll by; below them one live line says where the stream is."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._live = Live(Text(""), console=self._console, refresh_per_second=8, transient=True)
+        self._num_right = 0
+        self._num_checked = 0
+
+    def show(self, event: StreamEvent) -> None:
+        """Print or update."""
+        if isinstance(event, FrameEvent):
+            self._live.update(_live_line(event))
+        elif isinstance(event, AnswerEvent):
+            self._show_answer(event)
+        elif isinstance(event, NoticeEvent):
+            if event.what != "evicted_frames":  # routine once the window is full
+                self._console.print(
+                    f"[yellow]{_clock(event.time_s)}  {event.count} {event.what.replace('_', ' ')}[/]"
+                )
+        else:
+            self._show_summary(event)
+
+    def _show_answer(self, event: AnswerEvent) -> None:
+        answer, expected = event.answer, event.question.expected
+        mark = ""
+        if expected is not None:
+            right = answer.text.strip() == expected
+            self._num_checked += 1
+            self._num_right += right
+            mark = "  [green]right[/]" if right else f"  [red]wrong, the truth is: {expected}[/]"
+        line = Text.assemble(
+            (f"{_clock(event.frame.time_s)}  ", "dim"),
+            (event.question.prompt, "cyan"),
+            "  ",
+            (answer.text.strip(), "bold"),
+            (f"  {answer.ttft_s * 1e3:.0f} ms", "dim"),
+        )
+        line.append_text(Text.from_markup(mark))
+        self._console.print(line)
+
+    def _show_summary(self, summary: Summary) -> None:
+        stats = summary.stats
+        lines = [
+            f"{summary.num_frames} frames, {summary.num_answers} answers, "
+            f"{summary.ms_p50:.1f} ms a frame (p95 {summary.ms_p95:.1f}; "
+            f"first hundred {summary.ms_first_100:.1f}, last hundred {summary.ms_last_100:.1f})",
+            f"KV pages: {stats.pages_peak} at most of {stats.num_pages} "
+            f"({format_bytes(stats.pool_bytes)}), {stats.num_evicted_frames} frames let go",
+        ]
+        start, end = summary.anonymous_bytes_start, summary.anonymous_bytes_end
+        if start is not None and end is not None:
+            lines.append(f"memory: {format_bytes(start)} after the first window, {format_bytes(end)} at the end")
+        if summary.num_bad_frames or summary.num_dropped_frames:
+            lines.append(
+                f"{summary.num_bad_frames} bad frames skipped, {summary.num_dropped_frames} dropped"
+            )
+        if self._num_checked:
+            colour = "green" if self._num_right == self._num_checked else "red"
+            lines.append(f"[bold {colour}]{self._num_right} of {self._num_checked} answers right[/]")
+        self._live.update(Text(""))
+        for line in lines:
+            self._console.print(line)
+
+    def __enter__(self) -> TextOutput:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+
+def _live_line(event: FrameEvent) -> Text:
+    stats = event.stats
+    num_used = stats.num_pages - stats.pages_free
+    return Text(
+        f"{_clock(event.frame.time_s)}  frame {event.frame.index}  "
+        f"pages {num_used} of {stats.num_pages}  evicted {stats.num_evicted_frames}  "
+        f"{event.duration_s * 1e3:.1f} ms a frame",
+        style="dim",
+    )
+
+
+def _clock(time_s: float) -> str:
+    minutes, seconds = divmod(time_s, 60)
+    return f"{int(minutes):02d}:{seconds:04.1f}"

@@ -1,0 +1,76 @@
+"""``edgekv run``: questions about a video or a camera while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from edgekv.cli.options import DURATION, SIZE
+from edgekv.cli.output import JsonlOutput, Output, TextOutput
+
+
+@click.command(name="run")
+@click.argument("source", required=False)
+@click.option("--model", type=click.Path(path_type=Path), help="Bundle folder. [default: the demo model]")
+@click.option("--prompt", "prompts", multiple=True, help="A question; may be given several times.")
+@click.option("--every", type=DURATION, default="2s", show_default=True, help="Stream time between questions.")
+@click.option("--fps", type=click.FloatRange(min=0, min_open=True), default=2.0, show_default=True,
+              help="Frames taken per second of stream time.")
+@click.option("--kv-budget", type=SIZE, default="64MiB", show_default=True, help="Bytes of the KV pool.")
+@click.option("--retain", default="window", show_default=True, metavar="RULE", help="Which frames stay when it is full.")
+@click.option("--instructions", help="Text pinned at the start of the context.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or tensorrt.")
+@click.option("--max-new-tokens", type=click.IntRange(min=1), default=32, show_default=True)
+@click.option("--duration", type=DURATION, help="Stop after this much stream time.")
+@click.option("--realtime", is_flag=True, help="Play a file at its own pace, as a camera would.")
+@click.option("--format", "output_format", type=click.Choice(["text", "jsonl"]), default="text", show_default=True)
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads. [default: one per core]")
+def command(
+    source: str | None,
+    model: Path | None,
+    prompts: tuple[str, ...],
+    every: float,
+    fps: float,
+    kv_budget: int,
+    retain: str,
+    instructions: str | None,
+    device: str,
+    max_new_tokens: int,
+    duration: float | None,
+    realtime: bool,
+    output_format: str,
+    threads: int,
+) -> int:
+    """Ask questions about SOURCE: a video file, /dev/video0, csi://0, rtsp://…, a folder of
+    images. Without SOURCE the built-in demo clip plays, and its answers are checked."""
+    import edgekv
+    from edgekv.demo import demo_clip
+    from edgekv.stream import Question, StreamRun
+
+    clip = demo_clip() if source is None else None
+    if prompts:
+        questions = [Question(prompt, every_s=every) for prompt in prompts]
+    elif clip is not None:
+        questions = [Question(q.text, at_s=q.time_s, expected=q.answer) for q in clip.questions]
+    else:
+        raise click.UsageError("SOURCE needs at least one --prompt")
+    output: Output = JsonlOutput() if output_format == "jsonl" else TextOutput()
+    with (
+        edgekv.load(
+            model or edgekv.demo_bundle_path(), kv_budget=kv_budget, device=device, num_threads=threads
+        ) as loaded,
+        edgekv.open_video(str(clip.path) if clip else str(source), fps=fps, realtime=realtime) as video,
+        loaded.session(instructions=instructions, retain=retain) as session,
+        output,
+    ):
+        run = StreamRun(
+            session,
+            video,
+            questions,
+            options=edgekv.SamplingOptions(max_new_tokens=max_new_tokens),
+            duration_s=duration,
+        )
+        for event in run.events():
+            output.show(event)
+    return 0

@@ -1,0 +1,16 @@
+"""Executors run exported graphs. ``create`` picks one by device name and says why when it cannot."""
+
+from edgekv.executors.base import DecoderExecutor, VisionExecutor
+from edgekv.executors.devices import Device, DeviceReport, choose_device, device_reports
+from edgekv.executors.factory import create_decoder, create_vision
+
+__all__ = [
+    "DecoderExecutor",
+    "Device",
+    "DeviceReport",
+    "VisionExecutor",
+    "choose_device",
+    "create_decoder",
+    "create_vision",
+    "device_reports",
+]

@@ -1,0 +1,55 @@
+"""What the session needs from whatever runs a graph. Knows no graph library.
+
+A decoder executor owns the pools: one key and one value tensor per layer, allocated once at
+construction and never resized. It does not know sequences, only the arrays of one step.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.types import StepTables
+
+
+class DecoderExecutor(Protocol):
+    """Runs decoder.onnx over pools it owns; exists so that CPU, CUDA and TensorRT look alike."""
+
+    def run(
+        self,
+        embeds: NDArray[np.float32],  # (T, hidden)
+        tables: StepTables,
+        logit_indices: NDArray[np.int64],  # (N,)
+    ) -> NDArray[np.float32]:
+        """One step: writes the new keys and values into the pools, returns logits (N, vocab)."""
+        ...
+
+    def copy_pages(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
+        """Copy whole pages (n,) -> (n,) in every layer's key and value pool."""
+        ...
+
+    def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
+        """Contents of pages, (num_layers, 2, n, Hk, S, D) in the KV dtype; index 1: keys, values."""
+        ...
+
+    def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
+        """Put back what ``read_pages`` returned, at any page ids."""
+        ...
+
+    def close(self) -> None:
+        """Give the pools and the graph back; the executor cannot be used afterwards."""
+        ...
+
+
+class VisionExecutor(Protocol):
+    """Runs vision.onnx: pictures in, embeddings for the decoder out."""
+
+    def encode(self, pixel_values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(num_images, 3, height, width) -> (num_images, tokens_per_image, hidden)."""
+        ...
+
+    def close(self) -> None:
+        """Give the graph back; the executor cannot be used afterwards."""
+        ...

@@ -1,0 +1,30 @@
+"""Makes the executor for a device, importing its library only then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgekv.config import KVGeometry
+from edgekv.executors.base import DecoderExecutor, VisionExecutor
+from edgekv.executors.devices import Device
+from edgekv.errors import ExecutorError
+
+
+def create_decoder(
+    device: Device, path: Path, geometry: KVGeometry, *, num_pages: int, num_threads: int = 0
+) -> DecoderExecutor:
+    """A decoder executor with pools of ``num_pages`` pages. ``num_threads`` 0 = one per core."""
+    if device == "cpu":
+        from edgekv.executors.ort_cpu import OrtDecoder
+
+        return OrtDecoder(path, geometry, num_pages=num_pages, num_threads=num_threads)
+    raise ExecutorError(f"no decoder executor for device {device!r}")
+
+
+def create_vision(device: Device, path: Path, *, num_threads: int = 0) -> VisionExecutor:
+    """A vision executor. ``num_threads`` 0 = one per core."""
+    if device == "cpu":
+        from edgekv.executors.ort_cpu import OrtVision
+
+        return OrtVision(path, num_threads=num_threads)
+    raise ExecutorError(f"no vision executor for device {device!r}")

@@ -1,0 +1,146 @@
+"""ONNX Runtime on the CPU: the only module that imports onnxruntime.
+
+Owns: the pools (NumPy arrays bound as graph inputs and outputs at once, so steps write in place)
+and two inference sessions. Guarantees: memory is taken at construction; steps of up to the largest
+token count seen so far take no more. Does not know sequences, bundles or pictures.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from edgekv import names
+from edgekv.config import KVGeometry
+from edgekv.errors import ExecutorError
+from edgekv.native import ort_library_path
+from edgekv.types import StepTables
+
+_POOL_DTYPES = {"float32": np.float32, "float16": np.float16}
+
+
+def _session(path: Path, num_threads: int, *, custom_ops: bool) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = num_threads
+    options.log_severity_level = 3
+    # Memory patterns are cached per input shape, and every question has another length.
+    options.enable_mem_pattern = False
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4")
+    try:
+        if custom_ops:
+            options.register_custom_ops_library(str(ort_library_path()))
+        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except ExecutorError:
+        raise
+    except Exception as error:  # onnxruntime raises a dozen unrelated types here
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ExecutorError(f"onnxruntime cannot load {path.name}: {reason}") from error
+
+
+class OrtDecoder:
+    """decoder.onnx with pools of ``num_pages`` pages; see ``DecoderExecutor``."""
+
+    def __init__(
+        self, path: Path, geometry: KVGeometry, *, num_pages: int, num_threads: int = 0
+    ) -> None:
+        if geometry.dtype not in _POOL_DTYPES:
+            raise ExecutorError(f"the CPU executor has no {geometry.dtype} pools")
+        self._session: ort.InferenceSession | None = _session(path, num_threads, custom_ops=True)
+        shape = (num_pages, geometry.num_kv_heads, geometry.page_size, geometry.head_dim)
+        self._pools: list[NDArray[np.generic]] = []  # key, value, key, value, … one pair per layer
+        self._binding = self._session.io_binding()
+        self._num_rope_axes = geometry.num_rope_axes
+        for layer in range(geometry.num_layers):
+            self._bind_pool(names.key_pool(layer), names.key_pool_out(layer), shape, geometry)
+            self._bind_pool(names.value_pool(layer), names.value_pool_out(layer), shape, geometry)
+        self._binding.bind_output(names.LOGITS, "cpu")
+
+    def _bind_pool(
+        self, source: str, target: str, shape: tuple[int, ...], geometry: KVGeometry
+    ) -> None:
+        pool = np.empty(shape, _POOL_DTYPES[geometry.dtype])
+        pool.fill(0)  # touch every byte now, so that the budget is paid at load and not in use
+        value = ort.OrtValue.ortvalue_from_numpy(pool)
+        if value.data_ptr() != pool.ctypes.data:
+            raise ExecutorError("this onnxruntime copies arrays it should share; please report it")
+        self._binding.bind_ortvalue_input(source, value)
+        self._binding.bind_ortvalue_output(target, value)
+        self._pools.append(pool)
+
+    def run(
+        self,
+        embeds: NDArray[np.float32],
+        tables: StepTables,
+        logit_indices: NDArray[np.int64],
+    ) -> NDArray[np.float32]:
+        """One step; see ``DecoderExecutor.run``. Raises ExecutorError when the graph fails."""
+        if self._session is None:
+            raise ExecutorError("the decoder executor is closed")
+        positions = tables.position_ids if self._num_rope_axes > 1 else tables.position_ids[0]
+        feeds: dict[str, NDArray[np.generic]] = {
+            names.INPUTS_EMBEDS: embeds,
+            names.POSITION_IDS: positions,
+            names.LOGIT_INDICES: logit_indices,
+            names.PAGE_TABLE: tables.page_table,
+            names.QUERY_STARTS: tables.query_starts,
+            names.SLOT_MAPPING: tables.slot_mapping,
+            names.KV_LIMITS: tables.kv_limits,
+            names.QUERY_INDICES: tables.query_indices,
+        }
+        for name, array in feeds.items():
+            self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:  # onnxruntime raises a dozen unrelated types here
+            raise ExecutorError(f"decoder step failed: {str(error).splitlines()[0]}") from error
+        logits: NDArray[np.float32] = self._binding.get_outputs()[-1].numpy()
+        return logits
+
+    def copy_pages(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
+        """Copy whole pages in every pool."""
+        for pool in self._pools:
+            pool[target] = pool[source]
+
+    def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
+        """Contents of pages, (num_layers, 2, n, Hk, S, D)."""
+        stacked = np.stack([pool[pages] for pool in self._pools])
+        return stacked.reshape(len(self._pools) // 2, 2, *stacked.shape[1:])
+
+    def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
+        """Put contents (num_layers, 2, n, Hk, S, D) into pages."""
+        for pool, content in zip(
+            self._pools, contents.reshape(-1, *contents.shape[2:]), strict=True
+        ):
+            pool[pages] = content
+
+    def close(self) -> None:
+        """Give pools and graph back."""
+        self._session = None
+        self._binding.clear_binding_inputs()
+        self._binding.clear_binding_outputs()
+        self._pools.clear()
+
+
+class OrtVision:
+    """vision.onnx; see ``VisionExecutor``."""
+
+    def __init__(self, path: Path, *, num_threads: int = 0) -> None:
+        self._session: ort.InferenceSession | None = _session(path, num_threads, custom_ops=False)
+
+    def encode(self, pixel_values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(n, 3, height, width) -> (n, tokens_per_image, hidden)."""
+        if self._session is None:
+            raise ExecutorError("the vision executor is closed")
+        try:
+            outputs = self._session.run([names.IMAGE_EMBEDS], {names.PIXEL_VALUES: pixel_values})
+        except Exception as error:  # onnxruntime raises a dozen unrelated types here
+            raise ExecutorError(f"vision graph failed: {str(error).splitlines()[0]}") from error
+        embeds: NDArray[np.float32] = outputs[0]
+        return embeds
+
+    def close(self) -> None:
+        """Give the graph back."""
+        self._session = None

@@ -1,0 +1,160 @@
+"""The attention function that replaces a model's own while it is traced.
+
+Owns: the entry ``edgekv`` in the attention and mask interfaces of ``transformers``, and what one
+traced layer becomes: one ``edgekv::PagedAttention`` node.
+Guarantees: scale, soft cap, sliding window, grouped heads and sinks are taken from what the model
+passes to its attention, so a model is exported without being rewritten.
+Does not know: which model calls it, or how the graph is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+from edgekv.errors import BundleError
+from edgekv.names import OP_DOMAIN, OP_NAME, OP_VERSION
+
+IMPLEMENTATION = "edgekv"  # the name given to ``set_attn_implementation``
+STATE = "edgekv_state"  # the keyword argument that carries a call's state through the model
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """How one layer turns its queries: what the operator needs to undo or add a shift."""
+
+    inv_freq: tuple[float, ...]  # (rotary_dim / 2,) radians per position; empty = none
+    interleaved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCall:
+    """What one attention layer asked for, as its model passed it."""
+
+    query: torch.Tensor  # (1, Hq, T, D)
+    key: torch.Tensor  # (1, Hk, T, D)
+    value: torch.Tensor  # (1, Hk, T, D)
+    scale: float
+    softcap: float
+    window: int
+    sinks: torch.Tensor | None  # (Hq,)
+
+
+@dataclass
+class PagedState:
+    """The graph inputs that the operator needs beside q, k and v, and the pools it returns."""
+
+    page_table: torch.Tensor
+    query_starts: torch.Tensor
+    slot_mapping: torch.Tensor
+    kv_limits: torch.Tensor
+    query_indices: torch.Tensor
+    key_pools: list[torch.Tensor]
+    value_pools: list[torch.Tensor]
+    rotations: list[Rotation]
+    key_outputs: dict[int, torch.Tensor] = field(default_factory=dict)
+    value_outputs: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def attend(self, layer: int, call: LayerCall) -> torch.Tensor:
+        """Emit the operator for one layer; returns (1, T, Hq, D)."""
+        _, num_heads, num_tokens, head_dim = call.query.shape
+        num_kv_heads = call.key.shape[1]
+        key_pool, value_pool = self.key_pools[layer], self.value_pools[layer]
+        rotation = self.rotations[layer]
+        attributes: dict[str, Any] = {
+            "schema_version": OP_VERSION,
+            "num_heads": num_heads,
+            "num_kv_heads": num_kv_heads,
+            "head_dim": head_dim,
+            "scale": call.scale,
+            "softcap": call.softcap,
+            "window": call.window,
+            "rotary_interleaved": int(rotation.interleaved),
+        }
+        if rotation.inv_freq:
+            attributes["inv_freq"] = list(rotation.inv_freq)
+        output, key_out, value_out = torch.onnx.ops.symbolic_multi_out(
+            f"{OP_DOMAIN}::{OP_NAME}",
+            (
+                _rows(call.query), _rows(call.key), _rows(call.value), key_pool, value_pool,
+                self.page_table, self.query_starts, self.slot_mapping, self.kv_limits,
+                self.query_indices, *(() if call.sinks is None else (call.sinks.float(),)),
+            ),
+            attributes,
+            dtypes=(call.query.dtype, key_pool.dtype, value_pool.dtype),
+            shapes=((num_tokens, num_heads * head_dim), key_pool.shape, value_pool.shape),
+            version=1,
+        )  # fmt: skip
+        self.key_outputs[layer], self.value_outputs[layer] = key_out, value_out
+        return output.reshape(1, num_tokens, num_heads, head_dim)
+
+
+@dataclass
+class CaptureState:
+    """Records each layer's call and answers with its values: for a sequence of one token only."""
+
+    calls: dict[int, LayerCall] = field(default_factory=dict)
+
+    def attend(self, layer: int, call: LayerCall) -> torch.Tensor:
+        """Keep the call; returns (1, T, Hq, D), the attention of a token that sees itself."""
+        self.calls[layer] = call
+        groups = call.query.shape[1] // call.key.shape[1]
+        return call.value.repeat_interleave(groups, dim=1).transpose(1, 2)
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    sliding_window: int | None = None,
+    s_aux: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    state = kwargs.get(STATE)
+    if state is None:
+        raise BundleError(f"{type(module).__name__} does not pass its keyword arguments on")
+    layer = getattr(module, "layer_idx", None)
+    if layer is None:
+        raise BundleError(f"{type(module).__name__} has no layer_idx, it cannot be given a cache")
+    if value.shape[-1] != query.shape[-1]:
+        raise BundleError(
+            f"layer {layer}: head_dim of keys ({query.shape[-1]}) and of values "
+            f"({value.shape[-1]}) differ, which the operator does not support"
+        )
+    call = LayerCall(
+        query=query,
+        key=key,
+        value=value,
+        scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+        softcap=float(softcap or 0.0),
+        window=int(sliding_window or 0),
+        sinks=s_aux,
+    )
+    return state.attend(layer, call), None
+
+
+def _no_mask(*args: Any, **kwargs: Any) -> None:
+    """The operator masks by ``kv_limits``; the model must not build a mask of its own."""
+
+
+def use_paged_attention(model: Any) -> None:
+    """Switch every decoder layer of ``model`` to the operator."""
+    attention: Callable[..., Any] = _attention
+    AttentionInterface.register(IMPLEMENTATION, attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(IMPLEMENTATION, _no_mask)
+    model.set_attn_implementation(IMPLEMENTATION)
+
+
+def _rows(states: torch.Tensor) -> torch.Tensor:
+    """(1, H, T, D) -> (T, H * D)."""
+    _, heads, tokens, head_dim = states.shape
+    return states.transpose(1, 2).reshape(tokens, heads * head_dim)

@@ -1,0 +1,187 @@
+"""From a Hugging Face folder to a bundle: the steps in order.
+
+Owns: the order, and the manifest's numbers. Each step lives in a module of its own.
+Guarantees: either a complete bundle stands at the target, or nothing changed there.
+Does not know: how progress is shown; the caller passes a function that takes one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from edgekv import names
+from edgekv.bundle.manifest import (
+    DECODER,
+    EMBED,
+    FORMAT_VERSION,
+    VISION,
+    Manifest,
+    WeightsKind,
+)
+from edgekv.bundle.writer import check_target, hash_files, staged_folder, write_manifest
+from edgekv.config import KVGeometry
+from edgekv.errors import BundleError
+from edgekv.export.attention import use_paged_attention
+from edgekv.export.decoder import export_decoder
+from edgekv.export.families import Parts, load_parts
+from edgekv.export.graph import tidy
+from edgekv.export.probe import Probe, fixed_context, freeze_frequencies, probe_attention
+from edgekv.export.prompt import generation_defaults, write_prompt_files
+from edgekv.export.source import Source, open_source
+from edgekv.export.vision import export_vision
+from edgekv.export.weights import store_weights
+
+_EXTERNAL_FROM_BYTES = 1024  # smaller tensors stay inside the .onnx file
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What a user may choose."""
+
+    weights: WeightsKind = "fp16"
+    kv_dtype: Literal["float32", "float16"] = "float16"
+    page_size: int = 16
+    opset: int = 23
+    max_context: int | None = None
+    replace: bool = False
+
+    def __post_init__(self) -> None:
+        if self.page_size < 1:
+            raise ValueError(f"page size must be at least 1, got {self.page_size}")
+        if not 20 <= self.opset <= 23:
+            raise ValueError(f"opset must be 20 to 23, got {self.opset}")
+        if self.weights == "int4" and self.opset < 21:
+            raise ValueError("int4 weights need opset 21 or newer (block-wise DequantizeLinear)")
+        if self.max_context is not None and self.max_context < 1:
+            raise ValueError(f"max context must be at least 1, got {self.max_context}")
+
+
+def export_bundle(
+    source_path: Path,
+    target: Path,
+    options: ExportOptions,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Manifest:
+    """Export the model at ``source_path`` to the bundle folder ``target``. Raises BundleError."""
+    check_target(target.absolute(), replace=options.replace)
+    progress("reading configuration and tokenizer")
+    source = open_source(source_path)
+    progress("loading weights")
+    parts = load_parts(source)
+    with staged_folder(target, replace=options.replace) as folder:
+        vision = None if parts.vision is None else parts.vision.settings
+        prompt = write_prompt_files(folder, source, vision, parts.model.generation_config)
+        vocab_size, hidden_size = _write_embeddings(folder, parts.model, options.weights)
+        progress("looking at the attention layers")
+        use_paged_attention(parts.model)
+        freeze_frequencies(parts.model)
+        probe = _probe(source, parts, hidden_size)
+        geometry = _geometry(probe, options)
+        progress(f"tracing the decoder ({geometry.num_layers} layers)")
+        _write_decoder(folder, parts.model, geometry, probe, hidden_size, options)
+        if parts.vision is not None:
+            progress("tracing the vision tower")
+            parts.model.set_attn_implementation("sdpa")
+            graph = export_vision(parts.vision.module, parts.vision.settings, options.opset)
+            _save(graph, folder, VISION, options.weights if options.weights == "fp32" else "fp16")
+        progress("hashing files")
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            name=target.absolute().name,
+            family=parts.family,
+            operator_version=names.OP_VERSION,
+            opset=options.opset,
+            weights=options.weights,
+            geometry=geometry,
+            shiftable=probe.shiftable,
+            hidden_size=hidden_size,
+            vocab_size=vocab_size,
+            max_context_tokens=_max_context(parts.text_config, options.max_context),
+            vision=vision,
+            prompt=prompt,
+            generation=generation_defaults(parts.model.generation_config),
+            files=hash_files(folder),
+        )
+        write_manifest(folder, manifest)
+    return manifest
+
+
+def _write_embeddings(folder: Path, model: Any, weights: WeightsKind) -> tuple[int, int]:
+    """Rows as the model's own embedding layer yields them, its scaling included."""
+    layer = model.get_input_embeddings()
+    vocab_size = int(layer.weight.shape[0])
+    head = model.get_output_embeddings()
+    if head is not None and head.weight.shape[0] != vocab_size:
+        raise BundleError(
+            f"the model has {vocab_size} embedding rows but {head.weight.shape[0]} logits"
+        )
+    with torch.no_grad():
+        rows = layer(torch.arange(vocab_size)).numpy()
+    if weights != "fp32" and np.abs(rows).max() < np.finfo(np.float16).max:
+        rows = rows.astype(np.float16)
+    np.save(folder / EMBED, np.ascontiguousarray(rows))
+    return vocab_size, int(rows.shape[1])
+
+
+def _probe(source: Source, parts: Parts, hidden_size: int) -> Probe:
+    try:
+        return probe_attention(parts.model, hidden_size)
+    except (TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
+        raise BundleError(
+            f"model type {source.model_type!r} cannot be run with the attention interface "
+            f"({str(error).splitlines()[0][:200]})"
+        ) from error
+
+
+def _geometry(probe: Probe, options: ExportOptions) -> KVGeometry:
+    return KVGeometry(
+        num_layers=len(probe.calls),
+        num_kv_heads=probe.num_kv_heads,
+        head_dim=probe.head_dim,
+        page_size=options.page_size,
+        dtype=options.kv_dtype,
+        num_rope_axes=probe.num_rope_axes,
+    )
+
+
+def _write_decoder(
+    folder: Path,
+    model: Any,
+    geometry: KVGeometry,
+    probe: Probe,
+    hidden_size: int,
+    options: ExportOptions,
+) -> None:
+    graph = export_decoder(
+        model,
+        geometry=geometry,
+        hidden_size=hidden_size,
+        rotations=probe.rotations,
+        opset=options.opset,
+    )
+    tidy(graph)
+    _save(graph, folder, DECODER, options.weights)
+
+
+def _save(graph: ir.Model, folder: Path, name: str, weights: WeightsKind) -> None:
+    store_weights(graph, weights)
+    ir.save(
+        graph,
+        folder / name,
+        external_data=f"{name}.data",
+        size_threshold_bytes=_EXTERNAL_FROM_BYTES,
+    )
+
+
+def _max_context(config: Any, wished: int | None) -> int:
+    trained = fixed_context(config) or wished
+    if trained is None:
+        raise BundleError("the model states no maximum context, give one with --max-context")
+    return trained if wished is None else min(trained, wished)

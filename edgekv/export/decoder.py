@@ -1,0 +1,195 @@
+"""The text decoder of a model as one ONNX graph over pages.
+
+Owns: the traced module, its example inputs, which dimensions stay open, the tensor names.
+Guarantees: inputs and outputs are exactly those of ``edgekv.names``; T, B, M, N, P and S are free,
+N = 0 and T = 1 included.
+Does not know: model families, weight formats, files.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from edgekv import names
+from edgekv.config import KVGeometry
+from edgekv.export.attention import STATE, PagedState, Rotation
+
+_DTYPES = {"float32": torch.float32, "float16": torch.float16}
+_AUTO = torch.export.Dim.DYNAMIC
+# Example sizes, all different so that no two open dimensions can be taken for one.
+_T, _B, _M, _N, _P, _S = 7, 3, 5, 2, 11, 13
+
+
+class _PagedDecoder(torch.nn.Module):
+    """Graph inputs -> the model's own forward over a batch of one row of packed tokens."""
+
+    def __init__(self, model: torch.nn.Module, rotations: Sequence[Rotation]) -> None:
+        super().__init__()
+        self.model = model
+        self.rotations = list(rotations)
+
+    def forward(
+        self,
+        inputs_embeds: torch.Tensor,
+        position_ids: torch.Tensor,
+        logit_indices: torch.Tensor,
+        page_table: torch.Tensor,
+        query_starts: torch.Tensor,
+        slot_mapping: torch.Tensor,
+        kv_limits: torch.Tensor,
+        query_indices: torch.Tensor,
+        key_pools: list[torch.Tensor],
+        value_pools: list[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...]:
+        state = PagedState(
+            page_table=page_table,
+            query_starts=query_starts,
+            slot_mapping=slot_mapping,
+            kv_limits=kv_limits,
+            query_indices=query_indices,
+            key_pools=list(key_pools),
+            value_pools=list(value_pools),
+            rotations=self.rotations,
+        )
+        output = self.model(
+            inputs_embeds=inputs_embeds.unsqueeze(0),
+            position_ids=position_ids.unsqueeze(0),
+            use_cache=False,
+            logits_to_keep=logit_indices,
+            **{STATE: state},
+        )
+        layers = range(len(key_pools))
+        return (
+            output.logits.squeeze(0).float(),
+            *(state.key_outputs[layer] for layer in layers),
+            *(state.value_outputs[layer] for layer in layers),
+        )
+
+
+def export_decoder(
+    model: torch.nn.Module,
+    *,
+    geometry: KVGeometry,
+    hidden_size: int,
+    rotations: Sequence[Rotation],
+    opset: int,
+) -> ir.Model:
+    """Trace ``model``, switched to the operator, into a graph with the names of ``edgekv.names``."""
+    wrapped = _PagedDecoder(model, rotations).eval()
+    inputs = _example_inputs(geometry, hidden_size)
+    graph_model = trace(wrapped, inputs, _open_dims(geometry.num_layers), opset)
+    _name_tensors(graph_model.graph, geometry.num_layers)
+    _name_dims(graph_model)
+    return graph_model
+
+
+def trace(
+    module: torch.nn.Module, inputs: dict[str, Any], dynamic_shapes: dict[str, Any], opset: int
+) -> ir.Model:
+    """``torch.onnx.export`` without its chatter."""
+    with _quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            module,
+            kwargs=inputs,
+            dynamic_shapes=dynamic_shapes,
+            dynamo=True,
+            opset_version=opset,
+            verbose=False,
+        )
+    assert program is not None
+    return program.model
+
+
+def _example_inputs(geometry: KVGeometry, hidden_size: int) -> dict[str, Any]:
+    def int32(*shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=torch.int32)
+
+    def pools() -> list[torch.Tensor]:
+        shape = (_P, geometry.num_kv_heads, _S, geometry.head_dim)
+        dtype = _DTYPES[geometry.dtype]
+        return [torch.zeros(shape, dtype=dtype) for _ in range(geometry.num_layers)]
+
+    return {
+        names.INPUTS_EMBEDS: torch.zeros(_T, hidden_size),
+        names.POSITION_IDS: torch.arange(_T),
+        names.LOGIT_INDICES: torch.arange(_N),
+        names.PAGE_TABLE: int32(_B, _M, 2 + geometry.num_rope_axes),
+        names.QUERY_STARTS: int32(_B + 1),
+        names.SLOT_MAPPING: int32(_T),
+        names.KV_LIMITS: int32(_T),
+        names.QUERY_INDICES: int32(_T),
+        "key_pools": pools(),
+        "value_pools": pools(),
+    }
+
+
+def _open_dims(num_layers: int) -> dict[str, Any]:
+    first = {0: _AUTO}
+    return {
+        names.INPUTS_EMBEDS: first,
+        names.POSITION_IDS: first,
+        names.LOGIT_INDICES: first,
+        names.PAGE_TABLE: {0: _AUTO, 1: _AUTO},
+        names.QUERY_STARTS: first,
+        names.SLOT_MAPPING: first,
+        names.KV_LIMITS: first,
+        names.QUERY_INDICES: first,
+        "key_pools": [{0: _AUTO, 2: _AUTO}] * num_layers,
+        "value_pools": [{0: _AUTO, 2: _AUTO}] * num_layers,
+    }
+
+
+def _name_tensors(graph: ir.Graph, num_layers: int) -> None:
+    layers = range(num_layers)
+    wanted = [names.key_pool(i) for i in layers] + [names.value_pool(i) for i in layers]
+    for value, name in zip(graph.inputs[-2 * num_layers :], wanted, strict=True):
+        value.name = name
+    wanted = [names.LOGITS]
+    wanted += [names.key_pool_out(i) for i in layers] + [names.value_pool_out(i) for i in layers]
+    for value, name in zip(graph.outputs, wanted, strict=True):
+        value.name = name
+
+
+def _name_dims(model: ir.Model) -> None:
+    """Give open dimensions the letters of the operator's document instead of the tracer's."""
+    sizes = {_T: "T", _B: "B", _M: "M", _N: "N", _P: "P", _S: "S", _B + 1: "B + 1"}
+    letters = {
+        names.INPUTS_EMBEDS: {0: sizes[_T]},
+        names.POSITION_IDS: {0: sizes[_T]},
+        names.LOGIT_INDICES: {0: sizes[_N]},
+        names.PAGE_TABLE: {0: sizes[_B], 1: sizes[_M]},
+        names.QUERY_STARTS: {0: sizes[_B + 1]},
+        names.SLOT_MAPPING: {0: sizes[_T]},
+        names.KV_LIMITS: {0: sizes[_T]},
+        names.QUERY_INDICES: {0: sizes[_T]},
+        names.LOGITS: {0: sizes[_N]},
+    }
+    graph = model.graph
+    for value in (*graph.inputs, *graph.outputs):
+        by_axis = letters.get(value.name or "", {0: "P", 2: "S"})
+        assert value.shape is not None
+        value.shape = ir.Shape([by_axis.get(axis, dim) for axis, dim in enumerate(value.shape)])
+    for node in graph:
+        for value in node.outputs:
+            if not value.is_graph_output():
+                value.shape = None  # the tracer's symbols would contradict the new names
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

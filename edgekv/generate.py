@@ -1,0 +1,132 @@
+"""Feeds tokens of sequences through the decoder, in chunks, and draws answers.
+
+Owns: the one lock under which a model's pools are touched, and the chunking of long inputs.
+Guarantees: a call that fails leaves its sequence as it was. Does not know frames, prompts or
+retention; it is given embeddings and sequences.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from collections.abc import Sequence as Seq
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from edgekv.cache import Append, PageCache, Sequence
+from edgekv.executors import DecoderExecutor
+from edgekv.sampling import Sampler, SamplingOptions
+from edgekv.textstream import TextStream
+from edgekv.types import Answer, FinishReason, SegmentKind
+
+EmbedTokens = Callable[[Seq[int]], NDArray[np.float32]]  # (n,) ids -> (n, hidden)
+
+
+class Runner:
+    """A decoder and the cache whose pages its pools hold."""
+
+    def __init__(
+        self, decoder: DecoderExecutor, cache: PageCache, *, max_step_tokens: int = 256
+    ) -> None:
+        self.cache = cache
+        self.lock = threading.RLock()
+        self._decoder = decoder
+        page_size = cache.geometry.page_size
+        self._chunk = max(max_step_tokens // page_size, 1) * page_size
+
+    def feed(
+        self,
+        sequence: Sequence,
+        kind: SegmentKind,
+        embeds: NDArray[np.float32],  # (n, hidden)
+        *,
+        extend: bool = False,
+        index: int = -1,
+        time_s: float = float("nan"),
+    ) -> NDArray[np.float32]:
+        """Append one run of tokens; logits (vocab,) of its last token. All or nothing."""
+        with self.lock:
+            num_before = sequence.num_tokens
+            try:
+                for start in range(0, len(embeds), self._chunk):
+                    chunk = embeds[start : start + self._chunk]
+                    append = sequence.append(
+                        kind, len(chunk), extend=extend or start > 0, index=index, time_s=time_s
+                    )
+                    logits = self._step(append, chunk)
+            except BaseException:
+                if sequence.num_tokens > num_before:
+                    sequence.truncate(num_before)
+                raise
+            return logits
+
+    def _step(self, append: Append, embeds: NDArray[np.float32]) -> NDArray[np.float32]:
+        try:
+            step = self.cache.begin_step([append])
+        except BaseException:
+            append.abort()
+            raise
+        with step:
+            if len(step.copies):
+                self._decoder.copy_pages(step.copies[:, 0], step.copies[:, 1])
+            logits = self._decoder.run(embeds, step.tables, np.array([len(embeds) - 1]))
+            step.commit()
+        return logits[0]
+
+    def close(self, sequence: Sequence) -> None:
+        """Give a sequence's pages back."""
+        with self.lock:
+            sequence.close()
+
+    def shut_down(self) -> None:
+        """Give pools and graph back."""
+        with self.lock:
+            self._decoder.close()
+
+
+def draw_answer(
+    runner: Runner,
+    fork: Sequence,
+    *,
+    embed: EmbedTokens,
+    tokenizer: Tokenizer,
+    prompt_ids: Seq[int],
+    end_ids: frozenset[int],
+    options: SamplingOptions,
+) -> Generator[str, None, Answer]:
+    """Ask on a fork: yields pieces of text, returns the whole answer. Always closes the fork."""
+    began = time.perf_counter()
+    sampler, text = Sampler(options), TextStream(tokenizer, options.stop)
+    pieces: list[str] = []
+    ids: list[int] = []
+    reason: FinishReason = "length"
+    decode_s = 0.0
+    try:
+        logits = runner.feed(fork, "text", embed(prompt_ids))
+        ttft_s = time.perf_counter() - began
+        while True:
+            token = sampler.pick(logits)
+            if token in end_ids:
+                reason = "stop"
+                break
+            ids.append(token)
+            if piece := text.push(token):
+                pieces.append(piece)
+                yield piece
+            if text.stopped:
+                reason = "stop_string"
+            if text.stopped or len(ids) == options.max_new_tokens:
+                break
+            step_began = time.perf_counter()
+            logits = runner.feed(fork, "answer", embed([token]), extend=len(ids) > 1)
+            decode_s += time.perf_counter() - step_began
+        if piece := text.finish():
+            pieces.append(piece)
+            yield piece
+    finally:
+        runner.close(fork)
+    speed = (len(ids) - 1) / decode_s if decode_s else 0.0
+    return Answer("".join(pieces), tuple(ids), ttft_s, speed, reason)

@@ -1,0 +1,113 @@
+"""How much a context may hold, and making what comes next fit in it.
+
+Owns: the arithmetic between the model's window, the pool, the pinned start, frames and the room kept
+for a question. Guarantees: a live context never takes the room of a question; making room ends, with
+the room made or an error that says what is missing. Does not know what is in a frame or a question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgekv.cache import PageCache, Sequence
+from edgekv.cache.retention import RetentionRule, Watermarks, make_room
+from edgekv.cache.segments import FRAME_CODE, SYSTEM_CODE
+from edgekv.config import format_bytes
+from edgekv.errors import BudgetError, ContextError
+
+_EVICTION_SHARE = 8  # when the window is full, one eighth of its frames leave at once
+_DEFAULT_RESERVE_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a context over one cache."""
+
+    cache: PageCache
+    max_context_tokens: int
+    reserve_pages: int  # kept free for a question and its answer
+    marks: Watermarks  # pages of the live context
+
+
+def num_frames(sequence: Sequence) -> int:
+    """Frames in a sequence."""
+    return int(np.count_nonzero(sequence.segment_table().kinds == FRAME_CODE))
+
+
+def plan_limits(
+    cache: PageCache,
+    *,
+    num_start: int,
+    num_frame: int,
+    max_context_tokens: int,
+    reserve_tokens: int | None,
+) -> Limits:
+    """Bounds of a context whose pinned start and frames have these many tokens.
+
+    ``reserve_tokens`` None: 128, at most a quarter of the context. Raises BudgetError unless pinned
+    start, one frame and a question fit the window and the free part of the pool.
+    """
+    if reserve_tokens is None:
+        reserve_tokens = max(min(_DEFAULT_RESERVE_TOKENS, max_context_tokens // 4), 2)
+    if reserve_tokens < 2:
+        raise ValueError(f"reserve_tokens must be at least 2, got {reserve_tokens}")
+    geometry = cache.geometry
+    num_window = (max_context_tokens - num_start - reserve_tokens) // num_frame
+    if num_window < 1:
+        raise BudgetError(
+            f"the context holds {max_context_tokens} tokens, but the pinned start ({num_start}), one "
+            f"frame ({num_frame}) and the room for a question ({reserve_tokens}) do not fit in it"
+        )
+    start_pages, frame_pages = geometry.pages_for(num_start), geometry.pages_for(num_frame)
+    # A question and its answer are two segments: each may leave a page partly filled.
+    reserve_pages = geometry.pages_for(reserve_tokens) + 1
+    free = cache.counts.free
+    needed = start_pages + frame_pages + reserve_pages
+    if needed > free:
+        raise BudgetError(
+            f"the pool has {free} free pages, but the pinned start, one frame and a question need "
+            f"{needed}: a KV budget of {format_bytes(needed * geometry.page_bytes)} would do"
+        )
+    num_window = min(num_window, (free - start_pages - reserve_pages) // frame_pages)
+    high = start_pages + num_window * frame_pages
+    low = high - max(num_window // _EVICTION_SHARE, 1) * frame_pages
+    return Limits(cache, max_context_tokens, reserve_pages, Watermarks(high, low))
+
+
+def fit_append(sequence: Sequence, rule: RetentionRule, limits: Limits, num_tokens: int) -> None:
+    """Let segments go until ``num_tokens`` more fit beside the room kept for a question."""
+    make_room(
+        sequence,
+        limits.cache.geometry.pages_for(num_tokens),
+        rule=rule,
+        marks=limits.marks,
+        num_free=max(limits.cache.counts.free - limits.reserve_pages, 0),
+    )
+
+
+def fit_question(
+    fork: Sequence, rule: RetentionRule, limits: Limits, num_prompt: int, num_wanted: int
+) -> int:
+    """Make a prompt and an answer fit a fork: how many tokens the answer may have, at least 1.
+
+    The fork may let go frames of its own; its parent keeps them. Raises ContextError when the prompt
+    does not fit even then.
+    """
+    max_tokens, geometry = limits.max_context_tokens, limits.cache.geometry
+    while (over := fork.num_tokens + num_prompt + num_wanted - max_tokens) > 0:
+        table = fork.segment_table()
+        loose = table.take(table.kinds != SYSTEM_CODE)
+        if not len(loose):
+            break
+        num_pages = min(geometry.pages_for(over), int(loose.num_pages.sum()))
+        fork.drop(loose.ids[rule.choose(loose, num_pages)].tolist())
+    room = max_tokens - fork.num_tokens - num_prompt
+    if room < 1:
+        raise ContextError(
+            f"prompt of {num_prompt} tokens does not fit: the context holds {max_tokens} tokens, "
+            f"{fork.num_tokens} of them pinned, and an answer needs at least 1"
+        )
+    pages_left = limits.cache.counts.free - geometry.pages_for(num_prompt)
+    return max(min(num_wanted, room, pages_left * geometry.page_size), 1)

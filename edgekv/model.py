@@ -1,0 +1,165 @@
+"""An opened bundle, ready to run: ``edgekv.load`` makes it, sessions come from it.
+
+Owns: the executors, the size of the pool, and the check that everything fits before anything is
+taken. Does not know frames, prompts or retention; that is what sessions are for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from edgekv.bundle import Bundle
+from edgekv.cache import PageCache
+from edgekv.config import format_bytes, parse_bytes
+from edgekv.errors import BudgetError
+from edgekv.executors import Device, choose_device, create_decoder, create_vision
+from edgekv.generate import Runner
+from edgekv.inputs import InputEncoder
+from edgekv.memory import available_bytes
+from edgekv.session import Session
+
+# Activations of one prefill chunk and the graph's own bookkeeping, on top of weights and pool.
+WORKSPACE_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Memory a bundle takes when loaded, in bytes."""
+
+    num_pages: int
+    weight_bytes: int
+    pool_bytes: int
+    workspace_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return self.weight_bytes + self.pool_bytes + self.workspace_bytes
+
+
+def estimate(bundle: Bundle, kv_budget: str | int) -> Estimate:
+    """What loading ``bundle`` with this KV budget takes. Raises BudgetError for less than a page."""
+    page_bytes = bundle.geometry.page_bytes
+    num_pages = parse_bytes(kv_budget) // page_bytes
+    if num_pages < 1:
+        raise BudgetError(
+            f"a KV budget of {kv_budget} holds no page of {bundle.manifest.name}: "
+            f"one page takes {format_bytes(page_bytes)}"
+        )
+    weights = sum(entry.size_bytes for entry in bundle.manifest.files.values())
+    return Estimate(num_pages, weights, num_pages * page_bytes, WORKSPACE_BYTES)
+
+
+def load(
+    path: str | Path,
+    *,
+    kv_budget: str | int = "64MiB",
+    device: str = "auto",
+    num_threads: int = 0,
+) -> Model:
+    """Open a bundle and take its memory.
+
+    ``kv_budget`` is the bytes of the KV pool (``"64MiB"`` or a number); the pool never grows.
+    ``device`` is ``auto``, ``cpu``, ``cuda`` or ``tensorrt``; ``num_threads`` 0 = one per core.
+    Raises BundleError, BudgetError, ExecutorError, or ValueError for an argument that is wrong.
+    """
+    chosen = choose_device(device)
+    bundle = Bundle.open(path)
+    need = estimate(bundle, kv_budget)
+    _check_memory(bundle, need)
+    manifest = bundle.manifest
+    cache = PageCache(
+        bundle.geometry,
+        need.num_pages,
+        max_pages=_max_sequence_pages(bundle),
+        max_positions=manifest.max_context_tokens,
+        shiftable=manifest.shiftable,
+    )
+    decoder = create_decoder(
+        chosen,
+        bundle.decoder_path,
+        bundle.geometry,
+        num_pages=need.num_pages,
+        num_threads=num_threads,
+    )
+    vision = None
+    if bundle.vision_path is not None:
+        vision = create_vision(chosen, bundle.vision_path, num_threads=num_threads)
+    return Model(bundle, chosen, Runner(decoder, cache), InputEncoder(bundle, vision))
+
+
+def _max_sequence_pages(bundle: Bundle) -> int:
+    """Most pages one context can take: every token on a page of its own is not more than this."""
+    return bundle.manifest.max_context_tokens
+
+
+def _check_memory(bundle: Bundle, need: Estimate) -> None:
+    """Refuse before taking anything when model, pool and workspace exceed what is available."""
+    available = available_bytes()
+    if available is None or need.total_bytes <= available:
+        return
+    fixed = need.total_bytes - need.pool_bytes
+    room = available - fixed
+    advice = (
+        f"a KV budget of {format_bytes(room)} would fit"
+        if room >= bundle.geometry.page_bytes
+        else "this model does not fit at all"
+    )
+    raise BudgetError(
+        f"{bundle.manifest.name} needs {format_bytes(need.total_bytes)} ({format_bytes(fixed)} model "
+        f"and workspace, {format_bytes(need.pool_bytes)} KV), {format_bytes(available)} are "
+        f"available: {advice}"
+    )
+
+
+class Model:
+    """A bundle with its executors and its one pool, shared by all its sessions.
+
+    Sessions may be used from different threads: each step of the decoder takes the model's lock.
+    """
+
+    def __init__(self, bundle: Bundle, device: Device, runner: Runner, inputs: InputEncoder) -> None:
+        self.bundle = bundle
+        self.device = device
+        self._runner = runner
+        self._inputs = inputs
+
+    def session(
+        self,
+        *,
+        instructions: str | None = None,
+        retain: str = "window",
+        reserve_tokens: int | None = None,
+    ) -> Session:
+        """Open a session: its pinned start, with the instructions, is prefilled now.
+
+        ``reserve_tokens`` (default: 128, at most a quarter of the context) stay free for a question
+        and its answer. Raises BudgetError when the pinned start, one frame and the reserve do not
+        fit, ValueError for an unknown rule.
+        """
+        return Session.open(
+            self._runner,
+            self._inputs,
+            max_context_tokens=self.bundle.manifest.max_context_tokens,
+            instructions=instructions,
+            retain=retain,
+            reserve_tokens=reserve_tokens,
+        )
+
+    def close(self) -> None:
+        """Give back pools and graphs; sessions still open fail with an ExecutorError afterwards."""
+        self._inputs.close()
+        self._runner.shut_down()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

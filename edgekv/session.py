@@ -1,0 +1,282 @@
+"""A session: one stream, its bounded context, and the questions asked about it.
+
+Owns: the live sequence, what must stay free for a question, and when frames leave.
+Guarantees: the context never outgrows the model's window or the pool; a question is answered on a
+copy-on-write fork and leaves the stream as it was; a call that fails has not taken its input in.
+Does not know: how frames are read, where pools lie, how answers are shown.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.cache import Sequence
+from edgekv.cache.retention import RetentionRule, retention_rule
+from edgekv.errors import SessionError
+from edgekv.generate import Runner, draw_answer
+from edgekv.inputs import InputEncoder
+from edgekv.limits import Limits, fit_append, fit_question, num_frames, plan_limits
+from edgekv.sampling import SamplingOptions
+from edgekv.types import Answer, Frame
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStats:
+    """Counts of one session and of the pool it shares. Pages are counted once, however shared."""
+
+    num_frames: int  # pushed since the session began
+    num_context_frames: int  # in the context now
+    num_evicted_frames: int
+    num_questions: int
+    num_tokens: int  # in the context now
+    num_pages: int  # of the pool
+    pages_live: int
+    pages_cached: int
+    pages_in_flight: int
+    pages_free: int
+    pages_peak: int
+    pool_bytes: int
+    utilisation: float  # share of the live sequence's slots that hold a token
+
+
+class Session:
+    """See ``Model.session``. Safe to ask from other threads while one thread pushes."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        inputs: InputEncoder,
+        sequence: Sequence,
+        rule: RetentionRule,
+        limits: Limits,
+    ) -> None:
+        self._runner = runner
+        self._inputs = inputs
+        self._sequence = sequence
+        self._rule = rule
+        self._limits = limits
+        self._changing = threading.Lock()
+        self._last_time_s = float("-inf")
+        self._num_frames = 0
+        self._num_evicted_frames = 0
+        self._num_questions = 0
+
+    @classmethod
+    def open(
+        cls,
+        runner: Runner,
+        inputs: InputEncoder,
+        *,
+        max_context_tokens: int,
+        instructions: str | None,
+        retain: str,
+        reserve_tokens: int | None,
+    ) -> Session:
+        """Check that everything fits, prefill the pinned start. See ``Model.session``."""
+        rule = retention_rule(retain)
+        start = inputs.start_ids(instructions)
+        limits = plan_limits(
+            runner.cache,
+            num_start=len(start),
+            num_frame=inputs.tokens_per_frame or runner.cache.geometry.page_size,  # text only: pages
+            max_context_tokens=max_context_tokens,
+            reserve_tokens=reserve_tokens,
+        )
+        with runner.lock:
+            sequence = runner.cache.open()
+        try:
+            if start:
+                runner.feed(sequence, "system", inputs.embed(start))
+        except BaseException:
+            runner.close(sequence)
+            raise
+        return cls(runner, inputs, sequence, rule, limits)
+
+    # -- the stream -----------------------------------------------------------------------------
+
+    def push(self, frame: Frame | NDArray[np.uint8], time_s: float | None = None) -> None:
+        """Take in a frame: encode it, let old frames go if it needs their room, prefill it.
+
+        ``frame`` is a ``Frame``, or an array (height, width, 3) uint8 RGB with ``time_s`` seconds.
+        Raises ValueError for a wrong shape or dtype or a time before the last one, SessionError
+        when the session is closed or another thread is changing it.
+        """
+        if not isinstance(frame, Frame):
+            if time_s is None:
+                raise ValueError("an array needs its time: push(pixels, time_s=…)")
+            frame = Frame(frame, time_s, self._num_frames)
+        with self._change():
+            if not frame.time_s >= self._last_time_s:
+                raise ValueError(
+                    f"frame times must not go backwards: got {frame.time_s} s after {self._last_time_s} s"
+                )
+            embeds = self._inputs.frame(frame)
+            with self._runner.lock:
+                self._make_room(len(embeds))
+                self._runner.feed(
+                    self._sequence, "frame", embeds, index=frame.index, time_s=frame.time_s
+                )
+            self._last_time_s = frame.time_s
+            self._num_frames += 1
+
+    def say(self, text: str) -> None:
+        """Add text to the live context; it leaves again as frames do.
+
+        Raises ValueError for an empty text, ContextError for one that does not fit, and otherwise
+        as ``push``.
+        """
+        with self._change():
+            ids = self._inputs.text_ids(text)
+            if not ids:
+                raise ValueError("text to say must not be empty")
+            with self._runner.lock:
+                self._make_room(len(ids))
+                self._runner.feed(self._sequence, "text", self._inputs.embed(ids))
+
+    def _make_room(self, num_tokens: int) -> None:
+        """Let segments go until ``num_tokens`` more fit beside the room kept for a question."""
+        before = num_frames(self._sequence)
+        fit_append(self._sequence, self._rule, self._limits, num_tokens)
+        self._num_evicted_frames += before - num_frames(self._sequence)
+
+    # -- questions ------------------------------------------------------------------------------
+
+    def ask(self, prompt: str, options: SamplingOptions | None = None) -> Answer:
+        """Answer a question about the context as it is now. The stream is not disturbed.
+
+        Raises ContextError when the prompt does not fit the context, OutOfPagesError when the pool
+        has no room for it, SessionError when the session is closed.
+        """
+        pieces = self._draw(prompt, options or SamplingOptions())
+        while True:
+            try:
+                next(pieces)
+            except StopIteration as end:
+                answer: Answer = end.value
+                return answer
+
+    def ask_iter(self, prompt: str, options: SamplingOptions | None = None) -> Iterator[str]:
+        """As ``ask``, piece by piece; pieces never end inside a character. The context is the one
+        at this call; frames pushed while the answer is drawn are not part of it."""
+        pieces = self._draw(prompt, options or SamplingOptions())
+        # Drawn now: a generator that has begun closes its fork even when nobody iterates it.
+        first = next(pieces, None)
+        return pieces if first is None else chain((first,), pieces)
+
+    def logits(self, prompt: str) -> NDArray[np.float32]:
+        """Logits (vocab,) of the first token of an answer to ``prompt``, on a fork."""
+        fork, ids, _ = self._fork_for(prompt, SamplingOptions(max_new_tokens=1))
+        try:
+            return self._runner.feed(fork, "text", self._inputs.embed(ids))
+        finally:
+            self._runner.close(fork)
+
+    def _draw(self, prompt: str, options: SamplingOptions) -> Generator[str, None, Answer]:
+        fork, ids, options = self._fork_for(prompt, options)
+        return draw_answer(
+            self._runner,
+            fork,
+            embed=self._inputs.embed,
+            tokenizer=self._inputs.tokenizer,
+            prompt_ids=ids,
+            end_ids=self._inputs.end_ids,
+            options=options,
+        )
+
+    def _fork_for(
+        self, prompt: str, options: SamplingOptions
+    ) -> tuple[Sequence, list[int], SamplingOptions]:
+        """A fork with room for the prompt and at least one token of answer.
+
+        A fork may let go frames of its own to fit a long prompt; they stay in the live context.
+        """
+        with self._runner.lock:
+            self._check_open()
+            ids = self._inputs.question_ids(prompt, frames=num_frames(self._sequence) > 0)
+            fork = self._sequence.fork()
+            try:
+                num_new = fit_question(
+                    fork, self._rule, self._limits, len(ids), options.max_new_tokens
+                )
+            except BaseException:
+                fork.close()
+                raise
+            self._num_questions += 1
+        return fork, ids, replace(options, max_new_tokens=num_new)
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def fork(self) -> Session:
+        """A session that goes its own way from here; pages are shared until one side writes."""
+        with self._runner.lock:
+            self._check_open()
+            child = Session(
+                self._runner, self._inputs, self._sequence.fork(), self._rule, self._limits
+            )
+            child._last_time_s = self._last_time_s
+            child._num_frames = self._num_frames
+            child._num_evicted_frames = self._num_evicted_frames
+            return child
+
+    def stats(self) -> SessionStats:
+        """Counts as of now."""
+        with self._runner.lock:
+            self._check_open()
+            counts = self._runner.cache.counts
+            num_slots = self._sequence.num_pages * self._runner.cache.geometry.page_size
+            return SessionStats(
+                num_frames=self._num_frames,
+                num_context_frames=num_frames(self._sequence),
+                num_evicted_frames=self._num_evicted_frames,
+                num_questions=self._num_questions,
+                num_tokens=self._sequence.num_tokens,
+                num_pages=counts.num_pages,
+                pages_live=counts.live,
+                pages_cached=counts.cached,
+                pages_in_flight=counts.in_flight,
+                pages_free=counts.free,
+                pages_peak=counts.peak,
+                pool_bytes=counts.num_pages * self._runner.cache.geometry.page_bytes,
+                utilisation=self._sequence.num_tokens / num_slots if num_slots else 1.0,
+            )
+
+    def close(self) -> None:
+        """Give the context's pages back. Closing twice is fine; anything else afterwards raises."""
+        with self._runner.lock:
+            if not self._sequence.closed:
+                self._sequence.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._sequence.closed:
+            raise SessionError("this session is closed")
+
+    @contextmanager
+    def _change(self) -> Generator[None, None, None]:
+        """Lets one thread at a time change the live context; a second one gets an error at once."""
+        if not self._changing.acquire(blocking=False):
+            raise SessionError("another thread is changing this session; push and say from one thread")
+        try:
+            self._check_open()
+            yield
+        finally:
+            self._changing.release()
+

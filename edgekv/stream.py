@@ -1,0 +1,220 @@
+"""The loop over a source: push every frame, ask when a question is due, report what happened.
+
+Owns: when questions are asked, and the figures of a run. Guarantees: constant memory however long
+the source runs; the summary comes last, also after Ctrl-C or an error in a source. Does not know
+how events are shown, nor where frames come from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edgekv.media import SourceStats
+from edgekv.latency import LatencyRecord
+from edgekv.memory import anonymous_bytes
+from edgekv.sampling import SamplingOptions
+from edgekv.session import Session, SessionStats
+from edgekv.types import Answer, Frame
+
+
+class FrameSource(Protocol):
+    """What the loop needs of a source; exists so that tests and applications can bring their own."""
+
+    def __iter__(self) -> Iterator[Frame]: ...
+
+    def stats(self) -> SourceStats:
+        """Counts up to now; works after the source was closed too."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something to ask: every ``every_s`` seconds of the stream, or once at ``at_s``."""
+
+    prompt: str
+    every_s: float | None = None
+    at_s: float | None = None
+    expected: str | None = None  # the true answer, where it is known
+
+    def __post_init__(self) -> None:
+        if (self.every_s is None) == (self.at_s is None):
+            raise ValueError("a question needs either every_s or at_s")
+
+
+@dataclass(frozen=True, slots=True)
+class FrameEvent:
+    """A frame has been taken into the context."""
+
+    frame: Frame
+    duration_s: float
+    stats: SessionStats
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEvent:
+    """A question has been answered."""
+
+    frame: Frame  # the newest frame when it was asked
+    question: Question
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeEvent:
+    """Something the user should know: a bad frame, a dropped frame, an eviction, a late question."""
+
+    what: str
+    time_s: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of a whole run. Milliseconds are those of ``push``, questions not included."""
+
+    num_frames: int
+    num_bad_frames: int
+    num_dropped_frames: int
+    num_answers: int
+    num_skipped_questions: int
+    duration_s: float  # stream time of the newest frame
+    stats: SessionStats
+    ms_p50: float
+    ms_p95: float
+    ms_first_100: float
+    ms_last_100: float
+    anonymous_bytes_start: int | None  # when the first window was full, or at the end
+    anonymous_bytes_end: int | None
+
+
+StreamEvent = FrameEvent | AnswerEvent | NoticeEvent | Summary
+
+
+@dataclass(slots=True)
+class _Due:
+    """When a question is asked next; ``next_s`` None = never again."""
+
+    question: Question
+    next_s: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        every_s, at_s = self.question.every_s, self.question.at_s
+        self.next_s = at_s if at_s is not None else every_s
+
+    def take(self, now_s: float) -> int:
+        """Times the question has fallen due by ``now_s``; moves on to the next time after it."""
+        if self.next_s is None or now_s < self.next_s:
+            return 0
+        every_s = self.question.every_s
+        if every_s is None:
+            self.next_s = None
+            return 1
+        num_due = int((now_s - self.next_s) / every_s) + 1
+        self.next_s += num_due * every_s
+        return num_due
+
+
+class StreamRun:
+    """One pass of a session over a source; iterate ``events`` once."""
+
+    def __init__(
+        self,
+        session: Session,
+        source: FrameSource,
+        questions: Sequence[Question],
+        *,
+        options: SamplingOptions | None = None,
+        duration_s: float | None = None,
+    ) -> None:
+        self._session = session
+        self._source = source
+        self._due = [_Due(question) for question in questions]
+        self._options = options or SamplingOptions()
+        self._duration_s = duration_s
+        self._latency = LatencyRecord()
+        self._num_answers = 0
+        self._num_skipped = 0
+        self._last: Frame | None = None
+        self._warm_bytes: int | None = None
+        self._seen: dict[str, int] = {}
+
+    def events(self) -> Iterator[StreamEvent]:
+        """Everything that happens, the summary last. Ctrl-C ends the stream, not the summary."""
+        try:
+            for frame in self._source:
+                if self._duration_s is not None and frame.time_s >= self._duration_s:
+                    break
+                yield self._push(frame)
+                yield from self._notices(frame)
+                yield from self._ask_due(frame)
+            yield from self._ask_unasked()
+        except KeyboardInterrupt:
+            pass
+        yield self.summary()
+
+    def _push(self, frame: Frame) -> FrameEvent:
+        began = time.perf_counter()
+        self._session.push(frame)
+        duration_s = time.perf_counter() - began
+        self._latency.add(duration_s)
+        self._last = frame
+        stats = self._session.stats()
+        if self._warm_bytes is None and stats.num_evicted_frames:
+            self._warm_bytes = anonymous_bytes()
+        return FrameEvent(frame, duration_s, stats)
+
+    def _notices(self, frame: Frame) -> Iterator[NoticeEvent]:
+        source = self._source.stats()
+        counts = {
+            "bad_frames": source.num_bad_frames,
+            "dropped_frames": source.num_dropped_frames,
+            "evicted_frames": self._session.stats().num_evicted_frames,
+        }
+        for what, count in counts.items():
+            fresh = count - self._seen.get(what, 0)
+            self._seen[what] = count
+            if fresh:
+                yield NoticeEvent(what, frame.time_s, fresh)
+
+    def _ask_due(self, frame: Frame) -> Iterator[StreamEvent]:
+        for due in self._due:
+            num_due = due.take(frame.time_s)
+            if num_due > 1:
+                self._num_skipped += num_due - 1
+                yield NoticeEvent("skipped_questions", frame.time_s, num_due - 1)
+            if num_due:
+                yield self._ask(due.question, frame)
+
+    def _ask_unasked(self) -> Iterator[StreamEvent]:
+        """A source shorter than ``every_s`` still gets one answer."""
+        if self._last is not None and not self._num_answers:
+            for due in self._due:
+                yield self._ask(due.question, self._last)
+
+    def _ask(self, question: Question, frame: Frame) -> AnswerEvent:
+        answer = self._session.ask(question.prompt, self._options)
+        self._num_answers += 1
+        return AnswerEvent(frame, question, answer)
+
+    def summary(self) -> Summary:
+        """The figures so far."""
+        end_bytes = anonymous_bytes()
+        source = self._source.stats()
+        return Summary(
+            num_frames=self._latency.num_recorded,
+            num_bad_frames=source.num_bad_frames,
+            num_dropped_frames=source.num_dropped_frames,
+            num_answers=self._num_answers,
+            num_skipped_questions=self._num_skipped,
+            duration_s=self._last.time_s if self._last else 0.0,
+            stats=self._session.stats(),
+            ms_p50=self._latency.percentile_ms(50),
+            ms_p95=self._latency.percentile_ms(95),
+            ms_first_100=self._latency.first_ms(),
+            ms_last_100=self._latency.last_ms(),
+            anonymous_bytes_start=self._warm_bytes if self._warm_bytes is not None else end_bytes,
+            anonymous_bytes_end=end_bytes,
+        )
