@@ -18,10 +18,12 @@ from edgekv.errors import SourceError
 from edgekv.media.images import read_image
 from edgekv.media.source import Mark
 
-_SUFFIXES = frozenset(
-    (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
-    + (".pgm", ".pbm", ".pnm", ".jp2", ".avif", ".tga")
-)
+# fmt: off
+_SUFFIXES = frozenset((
+    ".avif", ".bmp", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png",
+    ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp",
+))
+# fmt: on
 
 
 def is_still(path: Path) -> bool:

@@ -27,7 +27,7 @@ def read_image(path: Path) -> NDArray[np.uint8] | None:
             return image_to_rgb(ImageOps.exif_transpose(image))
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001 - pillow's decoders raise a dozen types on damaged files
+    except Exception:
         return None
 
 

@@ -67,7 +67,7 @@ class LiveSource(VideoSource):
         error: BaseException | None = None
         try:
             self._read_all()
-        except BaseException as caught:  # noqa: BLE001 - the user's thread raises it
+        except BaseException as caught:
             error = caught
         finally:
             self._reader.close()

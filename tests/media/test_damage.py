@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import clips
 import numpy as np
 import pytest
 
 from edgekv.errors import SourceError
 from edgekv.media import SourceStats, VideoSource, open_video
+from tests.media import clips
 
 
 def play(source: VideoSource) -> tuple[list[int], SourceStats]:

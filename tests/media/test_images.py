@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import clips
 import numpy as np
 import pytest
 from PIL import Image
@@ -13,6 +12,7 @@ from edgekv.errors import SourceError
 from edgekv.media import open_video
 from edgekv.media.folder import natural_key
 from edgekv.types import Frame
+from tests.media import clips
 
 RNG = np.random.default_rng(5)
 GREY = np.linspace(0, 255, 12 * 10, dtype=np.uint8).reshape(12, 10)
@@ -181,10 +181,10 @@ def test_unreadable_pictures_in_a_folder_are_skipped_and_counted(tmp_path: Path)
 
 
 def test_folders_without_a_picture_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="expected pictures .* found none"):
+    with pytest.raises(SourceError, match=r"expected pictures .* found none"):
         open_video(tmp_path)
     (tmp_path / "notes.txt").write_text("text")
-    with pytest.raises(SourceError, match="expected pictures .* found 1 other files"):
+    with pytest.raises(SourceError, match=r"expected pictures .* found 1 other files"):
         open_video(tmp_path)
     (tmp_path / "a.png").write_text("text")
     with pytest.raises(SourceError, match="found 1 that cannot be decoded"):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import clips
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from edgekv.errors import SourceError
 from edgekv.media import open_video
 from edgekv.media.live import LiveSource
 from edgekv.media.source import Mark
+from tests.media import clips
 
 
 class Device:
@@ -200,12 +200,12 @@ def test_silence_ends_in_an_error_not_in_a_hang() -> None:
 def test_frames_that_are_not_due_are_signs_of_life() -> None:
     device = Device(100)
     device.step(1)
-    with watching(device, fps=0.1, timeout_s=0.5) as source:
+    with watching(device, fps=0.1, timeout_s=1) as source:
         next(source)
         done = threading.Event()
 
         def drip() -> None:
-            while not done.wait(0.01):
+            while not done.wait(0.015):
                 device.step(1)
 
         thread = threading.Thread(target=drip)

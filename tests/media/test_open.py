@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import clips
 import pytest
 
 from edgekv.errors import SourceError
-from edgekv.media import open_video
+from edgekv.media import backends, open_video
 from edgekv.media.csi import csi_pipeline
 from edgekv.media.rtsp import without_password
+from tests.media import clips
 
 
 def test_importing_loads_neither_opencv_nor_pillow() -> None:
@@ -108,3 +108,10 @@ def test_a_closed_file_gives_no_more_frames(tmp_path: Path) -> None:
     video.close()
     assert list(video) == []
     assert video.stats().num_frames == 0
+
+
+def test_what_can_be_opened_here_is_said() -> None:
+    answers = backends()
+    assert {"files, rtsp://", "/dev/video*", "csi://", "folders of pictures"} < set(answers)
+    assert answers["files, rtsp://"] == "yes, FFMPEG"
+    assert all(answer.startswith(("yes", "no: ")) for k, answer in answers.items() if k != "OpenCV")

@@ -6,7 +6,6 @@ import itertools
 import math
 from pathlib import Path
 
-import clips
 import numpy as np
 import pytest
 
@@ -14,6 +13,7 @@ from edgekv.media import open_video
 from edgekv.media.capture import PresentationClock
 from edgekv.media.source import Sampler
 from edgekv.types import Frame
+from tests.media import clips
 
 NTSC = 30_000 / 1001
 NUM_FRAMES = 100
@@ -33,12 +33,11 @@ def expected(times_s: list[float], fps: float | None) -> list[int]:
     if fps is None:
         return list(range(len(times_s)))
     chosen: list[int] = []
-    for k in itertools.count():
-        after = [i for i, t in enumerate(times_s) if t >= k / fps - 0.001]
-        if not after:
-            return chosen
-        if after[0] not in chosen:
-            chosen.append(after[0])
+    for k in range(int((times_s[-1] + 0.001) * fps) + 1):
+        first = next(i for i, t in enumerate(times_s) if t >= k / fps - 0.001)
+        if first not in chosen:
+            chosen.append(first)
+    return chosen
 
 
 def check(frames: list[Frame], times_s: list[float], fps: float | None) -> None:
