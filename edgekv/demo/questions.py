@@ -85,8 +85,8 @@ class Window:
         self.centres = clip.centres[first : last + 1]  # (n, 18, 2) float32
         self.now = np.flatnonzero(self.present[-1])  # (k,) identities, in the order of their names
         self.clear_now = bool((self.present[-1] | self.absent[-1]).all())
-        self.ever = self.present.any(0)  # (18,) bool
-        self.never = self.absent.all(0)  # (18,) bool
+        self.ever = np.asarray(self.present.any(0))  # (18,) bool
+        self.never = np.asarray(self.absent.all(0))  # (18,) bool
         self.all_clear = bool((self.ever | self.never).all())
 
     def direction(self, identity: int) -> int | None:
@@ -115,9 +115,7 @@ _Asked = tuple[tuple[str, ...], str] | None  # words to fill in, answer
 _Asker = Callable[[np.random.Generator, Window], _Asked]
 
 
-def ask(
-    rng: np.random.Generator, clip: Clip, kind: Kind, first: int, last: int
-) -> Question | None:
+def ask(rng: np.random.Generator, clip: Clip, kind: Kind, first: int, last: int) -> Question | None:
     """A question of one kind on the frames ``first`` to ``last``; None if nothing can be asked."""
     return ask_window(rng, Window(clip, first, last), kind)
 

@@ -59,7 +59,7 @@ def shape_coverage(
         turns = angle + np.pi / 2 + 2 * np.pi * np.arange(sides) / sides
         planes = [dx * np.float32(np.cos(t)) + dy * np.float32(np.sin(t)) for t in turns]
         distance = np.maximum.reduce(planes) - np.float32(inradius)
-    return np.clip(np.float32(0.5) - distance, 0, 1)
+    return np.asarray(np.clip(np.float32(0.5) - distance, 0, 1), np.float32)
 
 
 def draw_background(rng: np.random.Generator) -> NDArray[np.float32]:
@@ -79,19 +79,19 @@ def _flat(rng: np.random.Generator) -> NDArray[np.float64]:
 def _gradient(rng: np.random.Generator) -> NDArray[np.float64]:
     angle = rng.uniform(0, 2 * np.pi)
     ramp = (_GRID[None, :] - 32) * np.cos(angle) + (_GRID[:, None] - 32) * np.sin(angle)
-    return np.clip(ramp / 64 + 0.5, 0, 1).astype(np.float64)
+    return np.asarray(np.clip(ramp / 64 + 0.5, 0, 1), np.float64)
 
 
 def _stripes(rng: np.random.Generator) -> NDArray[np.float64]:
     angle, period = rng.uniform(0, np.pi), rng.uniform(6, 20)
     ramp = _GRID[None, :] * np.cos(angle) + _GRID[:, None] * np.sin(angle)
-    return np.clip(0.5 + 1.5 * np.sin(2 * np.pi * ramp / period), 0, 1).astype(np.float64)
+    return np.asarray(np.clip(0.5 + 1.5 * np.sin(2 * np.pi * ramp / period), 0, 1), np.float64)
 
 
 def _checks(rng: np.random.Generator) -> NDArray[np.float64]:
     side, shift = rng.uniform(6, 18), rng.uniform(0, 18)
     cells = np.floor((_GRID + shift) / side)
-    return ((cells[None, :] + cells[:, None]) % 2).astype(np.float64)
+    return np.asarray((cells[None, :] + cells[:, None]) % 2, np.float64)
 
 
 def _horizon(rng: np.random.Generator) -> NDArray[np.float64]:

@@ -176,12 +176,14 @@ class Scene:
             frame *= np.float32(np.clip(self._gain, 0.8, 1.16))
         noise = self._noise.standard_normal(frames.shape, dtype=np.float32)
         frames += noise * np.float32(self._noise_level)
-        return np.clip(frames + np.float32(0.5), 0, 255).astype(np.uint8)
+        return np.asarray(np.clip(frames + np.float32(0.5), 0, 255), np.uint8)
 
 
 def _draw_path(rng: np.random.Generator, radius: float) -> NDArray[np.float32]:
     """Centres (n, 2) from entering to having left: way in, a rest or none, way out."""
-    style = rng.choice(("cross", "visit", "pop", "pop-in", "pop-out"), p=(0.4, 0.28, 0.12, 0.1, 0.1))
+    style = rng.choice(
+        ("cross", "visit", "pop", "pop-in", "pop-out"), p=(0.4, 0.28, 0.12, 0.1, 0.1)
+    )
     turning = rng.uniform(radius, FRAME_SIZE - radius, 2)
     way_in = _step(rng)
     way_out = way_in if style == "cross" else _step(rng)

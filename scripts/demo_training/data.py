@@ -262,9 +262,7 @@ def pack(
         question_of=torch.tensor(question_of),
         questions=flat,
         patch_labels=torch.from_numpy(np.concatenate([patch_labels(c) for c in clips])),
-        cell_labels=torch.from_numpy(
-            np.stack([cell_labels(c).reshape(-1, 3) for c in clips])
-        ),
+        cell_labels=torch.from_numpy(np.stack([cell_labels(c).reshape(-1, 3) for c in clips])),
     )
 
 
@@ -276,8 +274,6 @@ def _visibility(
     causal = np.tri(length, dtype=bool)[None]
     key_branch, key_frame = branch_of[:, None, :], newest[:, None, :]
     related = (key_branch == 0) | (key_branch == branch_of[:, :, None])
-    kept = (key_frame < 0) | (
-        (key_frame >= oldest[:, :, None]) & (key_frame <= newest[:, :, None])
-    )
+    kept = (key_frame < 0) | ((key_frame >= oldest[:, :, None]) & (key_frame <= newest[:, :, None]))
     itself = np.eye(length, dtype=bool)[None]
     return np.asarray((causal & related & kept) | itself)

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
@@ -29,7 +30,14 @@ from demo_training.data import (
     preprocess,
     through_a_file,
 )
-from demo_training.model import CELL_CLASSES, PATCH_CLASSES, Outputs, Trainee, build_config, build_model
+from demo_training.model import (
+    CELL_CLASSES,
+    PATCH_CLASSES,
+    Outputs,
+    Trainee,
+    build_config,
+    build_model,
+)
 from demo_training.optimizer import build_optimizers, set_rates
 from demo_training.save import save_folder
 from edgekv.demo import KINDS, Kind, Scene
@@ -109,7 +117,12 @@ class Meter:
 
 
 class Trainer:
-    """One training run in a folder."""
+    """One training run in a folder, or one worker's share of it.
+
+    Workers draw different data and average their gradients once a step. One thread in each of
+    them gets along with other load on the machine, where threads that meet at every operation
+    do not.
+    """
 
     def __init__(
         self,
@@ -122,6 +135,8 @@ class Trainer:
         muon_lr: float = 0.01,
         scale: float = 1.0,
         bf16: bool = False,
+        rank: int = 0,
+        workers: int = 1,
     ) -> None:
         torch.manual_seed(seed)
         self.tokenizer, self.out, self.minutes, self.bf16 = tokenizer, out, minutes, bf16
@@ -129,16 +144,21 @@ class Trainer:
         self.average = copy.deepcopy(self.trainee).requires_grad_(False)
         self.optimizers = build_optimizers(self.trainee, lr, muon_lr)
         self.encoder = Encoder(tokenizer)
-        self.phases = phases(scale)
-        self.scale = scale
+        self.rank, self.workers = rank, workers
+        self.scale = scale / workers
+        self.phases = phases(self.scale)
         self.state = State()
         self.meter = Meter()
-        self.rng = np.random.default_rng(seed)
+        self.rng = np.random.default_rng((seed, rank))
         self._phase_began_at: tuple[str, int] = ("", 0)
 
     @property
     def progress(self) -> float:
         return self.state.elapsed_s / (60 * self.minutes)
+
+    def describe(self) -> str:
+        minutes = self.state.elapsed_s / 60
+        return f"{minutes:5.1f} min  step {self.state.step}  {self._phase_began_at[0]}"
 
     def save(self) -> None:
         """Write checkpoint and Hugging Face folder, each replaced in one step."""
@@ -166,7 +186,7 @@ class Trainer:
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["peak"] = peak
         self.state = State(**saved["state"])
-        self.rng = np.random.default_rng((self.state.step, 1))
+        self.rng = np.random.default_rng((self.state.step, self.rank))
 
     def step(self) -> None:
         """One update; time counts towards the schedule."""
@@ -180,6 +200,7 @@ class Trainer:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
             loss = self._question_loss(phase) if phase.mixes else self._vision_loss()
         loss.backward()
+        self._share_gradients()
         torch.nn.utils.clip_grad_norm_(self.trainee.parameters(), 1.0)
         for optimizer in self.optimizers:
             optimizer.step()
@@ -189,9 +210,27 @@ class Trainer:
                 list(self.average.parameters()), list(self.trainee.parameters()), 1 - keep
             )
         self.state.step += 1
-        spent = time.perf_counter() - began
+        spent = self._share_time(time.perf_counter() - began)
         self.state.elapsed_s += spent
         self.meter.add("s/step", spent)
+
+    def _share_gradients(self) -> None:
+        if self.workers == 1:
+            return
+        grads = [p.grad for p in self.trainee.parameters() if p.grad is not None]
+        flat = torch.cat([g.flatten() for g in grads])
+        dist.all_reduce(flat)
+        flat /= self.workers
+        parts = flat.split([g.numel() for g in grads])
+        torch._foreach_copy_(grads, [f.view_as(g) for f, g in zip(parts, grads, strict=True)])
+
+    def _share_time(self, spent: float) -> float:
+        """The first worker's clock counts, so that all follow one schedule."""
+        if self.workers > 1:
+            clock = torch.tensor([spent], dtype=torch.float64)
+            dist.broadcast(clock, 0)
+            spent = float(clock)
+        return spent
 
     def _set_rates(self, phase: Phase) -> None:
         decay = min(1.0, (1.03 - self.progress) / 0.5)
@@ -218,7 +257,9 @@ class Trainer:
         return self._label_loss("patch", self.trainee.patch_head(hidden), labels, PATCH_CLASSES)
 
     def _question_loss(self, phase: Phase) -> Tensor:
-        mix = phase.mixes[self.rng.integers(len(phase.mixes))]
+        # Drawn from the step alone: all workers take equally long.
+        choice = np.random.default_rng(self.state.step).integers(len(phase.mixes))
+        mix = phase.mixes[choice]
         batch = draw_batch(self.rng, self.encoder, mix)
         outputs: Outputs = self.trainee(
             batch.pixels,

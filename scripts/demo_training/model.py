@@ -92,9 +92,7 @@ class Trainee(nn.Module):
     def __init__(self, model: SmolVLMForConditionalGeneration) -> None:
         super().__init__()
         self.model = model
-        self.patch_head = nn.Linear(
-            model.config.vision_config.hidden_size, sum(PATCH_CLASSES)
-        )
+        self.patch_head = nn.Linear(model.config.vision_config.hidden_size, sum(PATCH_CLASSES))
         self.cell_head = nn.Linear(model.config.text_config.hidden_size, sum(CELL_CLASSES))
 
     def encode(self, pixels: Tensor) -> tuple[Tensor, Tensor]:

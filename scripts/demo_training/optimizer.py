@@ -87,7 +87,10 @@ def build_optimizers(trainee: Trainee, lr: float, muon_lr: float) -> list[torch.
     if muon_lr <= 0:
         return [adam]
     muon = Muon(
-        [{"params": p, "part": part, "lr": muon_lr, "peak": muon_lr} for part, p in matrices.items()]
+        [
+            {"params": p, "part": part, "lr": muon_lr, "peak": muon_lr}
+            for part, p in matrices.items()
+        ]
     )
     return [adam, muon]
 

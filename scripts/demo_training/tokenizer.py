@@ -1,8 +1,8 @@
 """The demo model's tokenizer and chat template.
 
-Owns the vocabulary: a byte-level BPE trained on all wordings and answers, plus a few special tokens.
-Guarantees that any text can be encoded, and that the words of the demo's questions are one token
-each.
+Owns the vocabulary: a byte-level BPE trained on all wordings and answers, plus a few special
+tokens. Guarantees that any text can be encoded, and that the words of the demo's questions are one
+token each.
 """
 
 from __future__ import annotations
