@@ -31,7 +31,7 @@ _GRID: Final = np.arange(FRAME_SIZE, dtype=np.float32) + 0.5  # (64,), pixel cen
 
 def colour_rgb(colour: int) -> NDArray[np.float32]:
     """RGB levels (3,), float32, 0..255, of ``COLOURS[colour]``."""
-    return _RGB[colour].copy()
+    return np.array(_RGB[colour])
 
 
 def shape_area(shape: int, radius: float) -> float:
