@@ -111,6 +111,22 @@ class ImageSettings:
         return cls(**values)
 
 
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """How a layer rotates its queries and keys: what a kernel needs to add or undo a shift."""
+
+    inv_freq: tuple[float, ...]  # (rotary_dim / 2,) radians per position; empty = no rotation
+    freq_axes: tuple[int, ...] = ()  # (rotary_dim / 2,) rope axis of each; empty = axis 0
+    interleaved: bool = False  # pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
+
+    def __post_init__(self) -> None:
+        if self.freq_axes and len(self.freq_axes) != len(self.inv_freq):
+            raise ValueError(
+                f"freq_axes must name an axis for each of {len(self.inv_freq)} frequencies, "
+                f"got {len(self.freq_axes)}"
+            )
+
+
 def parse_bytes(text: str | int) -> int:
     """``"64MiB"``, ``"1.5GB"`` or a plain number of bytes -> bytes. Raises ValueError."""
     if isinstance(text, int):
