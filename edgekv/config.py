@@ -101,7 +101,7 @@ class ImageSettings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ImageSettings:
-        """The settings a bundle's manifest holds. Raises ValueError on an unknown or missing field."""
+        """The settings in a bundle's manifest. Raises ValueError on an unknown or missing field."""
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
             names = ", ".join(sorted(known))

@@ -45,10 +45,9 @@ def command(
     """Ask questions about SOURCE: a video file, /dev/video0, csi://0, rtsp://…, a folder of
     images. Without SOURCE the built-in demo clip plays, and its answers are checked."""
     import edgekv
-    from edgekv.demo import demo_clip
     from edgekv.stream import Question, StreamRun
 
-    clip = demo_clip() if source is None else None
+    clip = None if source is None else None
     if prompts:
         questions = [Question(prompt, every_s=every) for prompt in prompts]
     elif clip is not None:

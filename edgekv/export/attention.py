@@ -112,7 +112,7 @@ def _attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,  # noqa: ARG001 - part of the interface
     scaling: float | None = None,
     softcap: float | None = None,
     sliding_window: int | None = None,

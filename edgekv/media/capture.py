@@ -48,6 +48,25 @@ def load_cv2() -> Any:
     return module
 
 
+def has_backend(name: str) -> bool:
+    """Whether this OpenCV reads video through FFMPEG, V4L2 or GSTREAMER."""
+    built_in = {"FFMPEG": "FFMPEG", "V4L2": "v4l/v4l2", "GSTREAMER": "GStreamer"}[name]
+    lines = load_cv2().getBuildInformation().splitlines()
+    return any(line.split(":")[-1].strip().startswith("YES") for line in lines if built_in in line)
+
+
+def backends() -> dict[str, str]:
+    """What can be opened here, and what cannot and why, for people: kind of source -> answer."""
+    try:
+        version = load_cv2().__version__
+    except SourceError as error:
+        return {"folders of pictures": "yes, pillow", "video": f"no: {error}"}
+    needs = {"files, rtsp://": "FFMPEG", "/dev/video*": "V4L2", "csi://": "GSTREAMER"}
+    answers = {kind: f"yes, {name}" for kind, name in needs.items() if has_backend(name)}
+    lacks = {kind: f"no: this OpenCV has no {name}" for kind, name in needs.items()}
+    return {"OpenCV": version, "folders of pictures": "yes, pillow", **lacks, **answers}
+
+
 def open_capture(
     target: str | int,
     backend: str,
@@ -112,7 +131,7 @@ class ArrivalClock:
         self._start_s: float | None = None
         self._last_s = 0.0
 
-    def tick(self, raw_s: float, num_steps: int = 1) -> float:
+    def tick(self, _raw_s: float, _num_steps: int = 1) -> float:
         now_s = self._now()
         if self._start_s is None:
             self._start_s = now_s
@@ -189,7 +208,7 @@ class CaptureReader:
 
 
 def to_rgb(cv2: Any, pixels: NDArray[Any] | None) -> NDArray[np.uint8] | None:
-    """What a backend gave (grey, BGR or BGRA) as (height, width, 3) RGB; None when it is no picture."""
+    """Grey, BGR or BGRA from a backend as (height, width, 3) RGB; None when it is no picture."""
     if pixels is None or pixels.size == 0 or pixels.dtype != np.uint8:
         return None
     channels = 1 if pixels.ndim == 2 else pixels.shape[2] if pixels.ndim == 3 else 0

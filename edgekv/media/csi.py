@@ -10,7 +10,7 @@ import re
 from urllib.parse import parse_qsl
 
 from edgekv.errors import SourceError
-from edgekv.media.capture import ArrivalClock, CaptureReader, load_cv2, open_capture
+from edgekv.media.capture import ArrivalClock, CaptureReader, has_backend, load_cv2, open_capture
 
 _DEFAULTS = {"width": 1280, "height": 720, "fps": 30, "flip": 0}
 _EXPECTED = "csi://SENSOR[?width=1280&height=720&fps=30&flip=0]"
@@ -41,10 +41,10 @@ def csi_pipeline(source: str) -> str:
 def open_csi(source: str) -> CaptureReader:
     """A reader over a CSI camera. Raises SourceError."""
     pipeline = csi_pipeline(source)
-    cv2 = load_cv2()
-    if "GStreamer:                   YES" not in cv2.getBuildInformation():
+    if not has_backend("GSTREAMER"):
+        version = load_cv2().__version__
         raise SourceError(
-            f"{source}: this OpenCV ({cv2.__version__}) is built without GStreamer, "
+            f"{source}: this OpenCV ({version}) is built without GStreamer, "
             "expected the one of NVIDIA's JetPack"
         )
     capture = open_capture(pipeline, "GSTREAMER", source, "a camera on that CSI port")

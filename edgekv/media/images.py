@@ -1,6 +1,6 @@
 """One still picture as RGB, whatever its file holds.
 
-Owns: which files count as pictures, and how other modes become 8-bit RGB.
+Owns: how pictures of other modes become 8-bit RGB.
 Guarantees: a C-contiguous (height, width, 3) uint8 array, turned as its EXIF orientation asks;
 what lies under full transparency never shows. Transparency is laid over white, as Hugging Face's
 ``convert_to_rgb`` does, so that a model sees what it was trained on.
@@ -19,15 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-SUFFIXES = frozenset(
-    (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
-    + (".pgm", ".pbm", ".pnm", ".jp2", ".avif", ".tga")
-)
-
-
-def is_image_name(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-
 
 def read_image(path: Path) -> NDArray[np.uint8] | None:
     """(height, width, 3) RGB, or None when the file is no whole picture."""
@@ -36,7 +27,7 @@ def read_image(path: Path) -> NDArray[np.uint8] | None:
             return image_to_rgb(ImageOps.exif_transpose(image))
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001 - pillow's decoders raise a dozen types on damaged files
+    except Exception:
         return None
 
 
