@@ -80,31 +80,15 @@ class Append:
 
 
 def slots_for(
-    tail_page: int,
-    tail_valid: int,
-    tail_tokens: int,
-    pages: NDArray[np.int32],
-    num_tokens: int,
-    page_size: int,
+    tail_slot: int, tail_tokens: int, pages: NDArray[np.int32], num_tokens: int, page_size: int
 ) -> NDArray[np.int32]:
-    """(num_tokens,) slots: the rest of the tail page first, then new pages from their starts."""
+    """(num_tokens,) slots: ``tail_tokens`` from ``tail_slot`` on, then new pages from the start."""
     slots = np.empty(num_tokens, dtype=np.int32)
-    if tail_tokens:
-        start = tail_page * page_size + tail_valid
-        slots[:tail_tokens] = np.arange(start, start + tail_tokens, dtype=np.int32)
+    slots[:tail_tokens] = np.arange(tail_slot, tail_slot + tail_tokens, dtype=np.int32)
     rest = num_tokens - tail_tokens
-    if rest:
-        grid = pages[:, None] * np.int32(page_size) + np.arange(page_size, dtype=np.int32)
-        slots[tail_tokens:] = grid.ravel()[:rest]
+    grid = pages[:, None] * np.int32(page_size) + np.arange(page_size, dtype=np.int32)
+    slots[tail_tokens:] = grid.ravel()[:rest]
     return slots
-
-
-def valid_for(num_pages: int, num_tokens: int, page_size: int) -> NDArray[np.int32]:
-    """(num_pages,) valid tokens of pages that ``num_tokens`` tokens fill one after another."""
-    valid = np.full(num_pages, page_size, dtype=np.int32)
-    if num_pages:
-        valid[-1] = num_tokens - (num_pages - 1) * page_size
-    return valid
 
 
 def limits_for(indices: NDArray[np.int32], bidirectional: bool | Runs) -> NDArray[np.int32]:
@@ -134,7 +118,9 @@ def relative_positions(
     one behind the largest of any axis, as Qwen2-VL counts.
     """
     if positions is None:
-        relative = np.broadcast_to(np.arange(num_tokens, dtype=np.int64), (num_axes, num_tokens))
+        relative = np.empty((num_axes, num_tokens), dtype=np.int64)
+        relative[:] = np.arange(num_tokens)
+        largest = num_tokens - 1
     else:
         given = np.asarray(positions)
         if given.shape != (num_axes, num_tokens) or not np.issubdtype(given.dtype, np.integer):
@@ -145,8 +131,9 @@ def relative_positions(
         if given.min() < 0:
             raise ValueError(f"positions are relative and not negative, got {given.min()}")
         relative = given.astype(np.int64)
+        largest = int(relative.max())
     if advance is None:
-        move = np.full(num_axes, relative.max() + 1, dtype=np.int32)
+        move = np.full(num_axes, largest + 1, dtype=np.int32)
     else:
         given = np.asarray(advance)
         if given.shape not in ((), (num_axes,)) or not np.issubdtype(given.dtype, np.integer):

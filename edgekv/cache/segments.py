@@ -107,9 +107,8 @@ class SegmentList:
 
     def push(self, kind: int, index: int, time_s: float) -> None:
         """Start an empty segment at the end."""
-        row = self._rows[self._size]
-        row["id"], row["kind"], row["index"], row["time_s"] = self._next_id, kind, index, time_s
-        row["num_pages"], row["num_tokens"], row["span"], row["uniform"] = 0, 0, 0, True
+        # In the order of segment_dtype: one assignment costs a fraction of eight.
+        self._rows[self._size] = (self._next_id, index, time_s, 0, 0, 0, kind, True)
         self._size += 1
         self._next_id += 1
 

@@ -49,12 +49,17 @@ class PageTable:
         return self._rows[: self.num_pages + num_new]
 
     def stage(
-        self, pages: NDArray[np.int32], valid: NDArray[np.int32], base: NDArray[np.int32]
+        self,
+        pages: NDArray[np.int32],  # (n,)
+        num_tokens: int,  # that fill the pages one after another
+        page_size: int,
+        base: NDArray[np.int32],  # (num_axes,) where their segment starts
     ) -> None:
-        """Prepare entries behind the committed ones: pages and valid (n,), base (num_axes,)."""
+        """Prepare entries behind the committed ones, with shift 0."""
         rows = self._rows[self.num_pages : self.num_pages + pages.size]
         rows[:, ID] = pages
-        rows[:, VALID] = valid
+        rows[:, VALID] = page_size
+        rows[-1:, VALID] -= pages.size * page_size - num_tokens
         rows[:, SHIFT : SHIFT + self.num_axes] = 0
         rows[:, SHIFT + self.num_axes :] = base
 

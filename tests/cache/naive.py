@@ -40,9 +40,9 @@ class NaiveSequence:
             self.segments.append(NaiveSegment(self.next_id, kind, span=(0,) * self.num_axes))
             self.next_id += 1
         last = self.segments[-1]
-        last.offsets += [tuple(a + b for a, b in zip(last.span, o)) for o in offsets]
+        last.offsets += [tuple(a + b for a, b in zip(last.span, o, strict=True)) for o in offsets]
         last.tokens += tokens
-        last.span = tuple(a + b for a, b in zip(last.span, advance))
+        last.span = tuple(a + b for a, b in zip(last.span, advance, strict=True))
         last.uniform &= uniform
 
     def drop(self, ids: set[int]) -> None:
@@ -78,7 +78,7 @@ class NaiveSequence:
         out: list[tuple[int, ...]] = []
         base = (0,) * self.num_axes
         for s in self.segments:
-            for token, offset in zip(s.tokens, s.offsets):
-                out.append((token, *(b + o for b, o in zip(base, offset))))
-            base = tuple(b + n for b, n in zip(base, s.span))
+            for token, offset in zip(s.tokens, s.offsets, strict=True):
+                out.append((token, *(b + o for b, o in zip(base, offset, strict=True))))
+            base = tuple(b + n for b, n in zip(base, s.span, strict=True))
         return out
