@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from edgekv.cli.options import SIZE
+from edgekv.cli.options import size
 from edgekv.config import format_bytes
 
 _LIBRARIES = ("onnxruntime", "numpy", "opencv-python-headless", "pillow", "tokenizers", "tensorrt")
@@ -20,7 +20,7 @@ _LIBRARIES = ("onnxruntime", "numpy", "opencv-python-headless", "pillow", "token
 
 @click.command(name="doctor")
 @click.argument("bundle", required=False, type=click.Path(path_type=Path))
-@click.option("--kv-budget", type=SIZE, default="64MiB", show_default=True, help="Bytes of the KV pool.")
+@click.option("--kv-budget", metavar="SIZE", callback=size, default="64MiB", show_default=True, help="Bytes of the KV pool.")
 def command(bundle: Path | None, kv_budget: int) -> int:
     """Check this machine, and whether BUNDLE (default: the demo model) fits it. Exit code 0 when
     something can run the bundle here, 1 when nothing can."""

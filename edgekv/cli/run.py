@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from edgekv.cli.options import DURATION, SIZE
+from edgekv.cli.options import duration, size
 from edgekv.cli.output import JsonlOutput, Output, TextOutput
 
 
@@ -14,15 +14,15 @@ from edgekv.cli.output import JsonlOutput, Output, TextOutput
 @click.argument("source", required=False)
 @click.option("--model", type=click.Path(path_type=Path), help="Bundle folder. [default: the demo model]")
 @click.option("--prompt", "prompts", multiple=True, help="A question; may be given several times.")
-@click.option("--every", type=DURATION, default="2s", show_default=True, help="Stream time between questions.")
+@click.option("--every", metavar="TIME", callback=duration, default="2s", show_default=True, help="Stream time between questions.")
 @click.option("--fps", type=click.FloatRange(min=0, min_open=True), default=2.0, show_default=True,
               help="Frames taken per second of stream time.")
-@click.option("--kv-budget", type=SIZE, default="64MiB", show_default=True, help="Bytes of the KV pool.")
+@click.option("--kv-budget", metavar="SIZE", callback=size, default="64MiB", show_default=True, help="Bytes of the KV pool.")
 @click.option("--retain", default="window", show_default=True, metavar="RULE", help="Which frames stay when it is full.")
 @click.option("--instructions", help="Text pinned at the start of the context.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or tensorrt.")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=32, show_default=True)
-@click.option("--duration", type=DURATION, help="Stop after this much stream time.")
+@click.option("--duration", "max_duration", metavar="TIME", callback=duration, help="Stop after this much stream time.")
 @click.option("--realtime", is_flag=True, help="Play a file at its own pace, as a camera would.")
 @click.option("--format", "output_format", type=click.Choice(["text", "jsonl"]), default="text", show_default=True)
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads. [default: one per core]")
@@ -37,7 +37,7 @@ def command(
     instructions: str | None,
     device: str,
     max_new_tokens: int,
-    duration: float | None,
+    max_duration: float | None,
     realtime: bool,
     output_format: str,
     threads: int,
@@ -68,7 +68,7 @@ def command(
             video,
             questions,
             options=edgekv.SamplingOptions(max_new_tokens=max_new_tokens),
-            duration_s=duration,
+            duration_s=max_duration,
         )
         for event in run.events():
             output.show(event)
