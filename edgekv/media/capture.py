@@ -55,6 +55,11 @@ def has_backend(name: str) -> bool:
     return any(line.split(":")[-1].strip().startswith("YES") for line in lines if built_in in line)
 
 
+def _repeats_after_change(version: str) -> bool:
+    numbers = version.split(".")
+    return (int(numbers[0]), int(numbers[1])) < (4, 13)
+
+
 def backends() -> dict[str, str]:
     """What can be opened here, and what cannot and why, for people: kind of source -> answer."""
     try:
@@ -63,6 +68,8 @@ def backends() -> dict[str, str]:
         return {"folders of pictures": "yes, pillow", "video": f"no: {error}"}
     needs = {"files, rtsp://": "FFMPEG", "/dev/video*": "V4L2", "csi://": "GSTREAMER"}
     answers = {kind: f"yes, {name}" for kind, name in needs.items() if has_backend(name)}
+    if _repeats_after_change(version):
+        version += " (before 4.13: repeats a picture when the size changes mid-clip)"
     lacks = {kind: f"no: this OpenCV has no {name}" for kind, name in needs.items()}
     return {"OpenCV": version, "folders of pictures": "yes, pillow", **lacks, **answers}
 
