@@ -20,4 +20,6 @@ def demo_bundle_path() -> Path:
     for place in places:
         if (place / _MANIFEST).is_file():
             return place
-    raise BundleError("the demo bundle is not part of this installation; name a bundle with --model")
+    raise BundleError(
+        "the demo bundle is not part of this installation; name a bundle with --model"
+    )

@@ -40,7 +40,7 @@ class Estimate:
 
 
 def estimate(bundle: Bundle, kv_budget: str | int, kv_dtype: KVDtype | None = None) -> Estimate:
-    """What loading ``bundle`` with this KV budget takes. Raises BudgetError for less than a page."""
+    """What loading ``bundle`` takes. Raises BudgetError for a budget of less than a page."""
     page_bytes = bundle.geometry_for(kv_dtype).page_bytes
     num_pages = parse_bytes(kv_budget) // page_bytes
     if num_pages < 1:
@@ -106,8 +106,8 @@ def _check_memory(bundle: Bundle, need: Estimate) -> None:
         else "this model does not fit at all"
     )
     raise BudgetError(
-        f"{bundle.manifest.name} needs {format_bytes(need.total_bytes)} ({format_bytes(fixed)} model "
-        f"and workspace, {format_bytes(need.pool_bytes)} KV), {format_bytes(available)} are "
+        f"{bundle.manifest.name} needs {format_bytes(need.total_bytes)} ({format_bytes(fixed)} "
+        f"model and workspace, {format_bytes(need.pool_bytes)} KV), {format_bytes(available)} are "
         f"available: {advice}"
     )
 
@@ -118,7 +118,9 @@ class Model:
     Sessions may be used from different threads: each step of the decoder takes the model's lock.
     """
 
-    def __init__(self, bundle: Bundle, device: Device, runner: Runner, inputs: InputEncoder) -> None:
+    def __init__(
+        self, bundle: Bundle, device: Device, runner: Runner, inputs: InputEncoder
+    ) -> None:
         self.bundle = bundle
         self.device = device
         self._runner = runner

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from edgekv.media import SourceStats
 from edgekv.latency import LatencyRecord
+from edgekv.media import SourceStats
 from edgekv.memory import anonymous_bytes
 from edgekv.sampling import SamplingOptions
 from edgekv.session import Session, SessionStats
@@ -21,7 +21,7 @@ from edgekv.types import Answer, Frame
 
 
 class FrameSource(Protocol):
-    """What the loop needs of a source; exists so that tests and applications can bring their own."""
+    """What the loop needs of a source; exists so that applications can bring their own."""
 
     def __iter__(self) -> Iterator[Frame]: ...
 
@@ -64,7 +64,7 @@ class AnswerEvent:
 
 @dataclass(frozen=True, slots=True)
 class NoticeEvent:
-    """Something the user should know: a bad frame, a dropped frame, an eviction, a late question."""
+    """Something the user should know: bad or dropped frames, evictions, late questions."""
 
     what: str
     time_s: float

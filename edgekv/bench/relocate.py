@@ -1,4 +1,4 @@
-"""``edgekv bench relocate``: relocated pages against keys stored unrotated, eviction after eviction.
+"""``edgekv bench relocate``: relocated pages against keys stored unrotated.
 
 Two runs of the same decoder over the same endless input. One is edgekv's: keys are written once,
 rotated, and moved by page shifts. The other is the plain truth: its keys are kept unrotated in
@@ -27,7 +27,9 @@ from edgekv.types import SegmentKind, StepTables
 CHECKPOINTS = (1, 100, 5000)
 BOUNDS: dict[KVDtype, float] = {"float32": 1e-4, "float16": 2e-2}
 _NUM_FRAMES = 12  # in the window
-_NUM_PINNED = 5  # tokens; not a multiple of the page size, so that a partly filled page stands first
+_NUM_PINNED = (
+    5  # tokens; not a multiple of the page size, so that a partly filled page stands first
+)
 
 
 def rotate(
@@ -72,7 +74,9 @@ class UnrotatedRun:
         keys, values = self._read(num_old + num_new)
         new = slice(num_old, None)
         positions = np.arange(num_old, num_old + num_new)[None].repeat(self._num_axes, 0)
-        plain = [rotate(k[new], positions, r, -1) for k, r in zip(keys, self._rotations, strict=True)]
+        plain = [
+            rotate(k[new], positions, r, -1) for k, r in zip(keys, self._rotations, strict=True)
+        ]
         self._keys = np.concatenate([self._keys, np.stack(plain)], axis=1)
         self._values = np.concatenate([self._values, values[:, new]], axis=1)
         return logits[0]
@@ -172,10 +176,8 @@ class _Pair:
         self._reference.drop(_NUM_PINNED + which * self.num_frame, self.num_frame)
 
 
-def _compare(
-    bundle: Bundle, dtype: KVDtype, evictions: int, console: Console
-) -> dict[int, float]:
-    """Largest |Δlogit| up to each checkpoint; every third eviction takes a frame from the middle."""
+def _compare(bundle: Bundle, dtype: KVDtype, evictions: int, console: Console) -> dict[int, float]:
+    """Largest |Δlogit| up to each checkpoint; every third eviction takes a middle frame."""
     pair = _Pair(bundle, dtype)
     random = np.random.default_rng(0)
 

@@ -37,13 +37,19 @@ def relocate(model: Path | None, evictions: int) -> int:
     from edgekv.demo_bundle import demo_bundle_path
 
     console = Console(highlight=False)
-    return emit(bench.run(model or demo_bundle_path(), evictions=evictions, console=console), console)
+    return emit(
+        bench.run(model or demo_bundle_path(), evictions=evictions, console=console), console
+    )
 
 
 @command.command()
 @_MODEL
-@click.option("--clips", type=click.IntRange(min=1), default=150, show_default=True, help="Short clips.")
-@click.option("--streams", type=click.IntRange(min=1), default=4, show_default=True, help="Long streams.")
+@click.option(
+    "--clips", type=click.IntRange(min=1), default=150, show_default=True, help="Short clips."
+)
+@click.option(
+    "--streams", type=click.IntRange(min=1), default=4, show_default=True, help="Long streams."
+)
 def accuracy(model: Path | None, clips: int, streams: int) -> int:
     """The demo model on held-out drawn video, in the window and on streams 20 windows long."""
     from edgekv.bench import accuracy as bench

@@ -14,7 +14,9 @@ Callback = Callable[[click.Context, click.Parameter, str | None], float | None]
 def _parsed(parse: Callable[[str], float]) -> Callback:
     """An option callback that runs one of ``config``'s parsers; its ValueError is a usage error."""
 
-    def callback(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    def callback(
+        context: click.Context, parameter: click.Parameter, text: str | None
+    ) -> float | None:
         if text is None:
             return None
         try:
