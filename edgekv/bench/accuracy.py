@@ -58,10 +58,12 @@ def run(path: Path, *, num_clips: int, num_streams: int, console: Console) -> Be
     with edgekv.load(path, kv_budget="16MiB") as model:
         clips = _on_clips(model, num_clips, console)
         streams, resent = _on_streams(model, num_streams, console)
-    most = [kind for kind in KINDS if kind not in _OTHER_KINDS]
+    most: list[str] = [kind for kind in KINDS if kind not in _OTHER_KINDS]
     figures: dict[str, float] = {}
     baseline: dict[str, str | float] = {}
-    for name, kinds in {"most_kinds": most, **{kind: [kind] for kind in KINDS}}.items():
+    groups: dict[str, list[str]] = {"most_kinds": most}
+    groups.update({kind: [kind] for kind in KINDS})
+    for name, kinds in groups.items():
         figures[f"clips_{name}"] = clips.percent(*kinds)
         figures[f"streams_{name}"] = streams.percent(*kinds)
         baseline[f"resent.streams_{name}"] = resent.percent(*kinds)

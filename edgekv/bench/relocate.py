@@ -46,7 +46,7 @@ def rotate(
     first, second = slice(0, half), slice(half, 2 * half)
     if rotation.interleaved:
         first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
-    turned = keys.copy()
+    turned: NDArray[np.float64] = keys.copy()
     turned[..., first] = keys[..., first] * np.cos(angle) - keys[..., second] * np.sin(angle)
     turned[..., second] = keys[..., second] * np.cos(angle) + keys[..., first] * np.sin(angle)
     return turned
@@ -79,7 +79,8 @@ class UnrotatedRun:
         ]
         self._keys = np.concatenate([self._keys, np.stack(plain)], axis=1)
         self._values = np.concatenate([self._values, values[:, new]], axis=1)
-        return logits[0]
+        last: NDArray[np.float32] = logits[0]
+        return last
 
     def drop(self, first: int, count: int) -> None:
         """Forget tokens; those behind them stand ``count`` positions earlier from now on."""

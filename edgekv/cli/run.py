@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import get_args
+from types import FrameType
+from typing import TYPE_CHECKING, get_args
 
 import click
 
@@ -11,6 +15,10 @@ from edgekv.cache.retention import retention_rules
 from edgekv.cli.options import duration, size
 from edgekv.cli.output import JsonlOutput, Output, TextOutput
 from edgekv.executors import Device
+
+if TYPE_CHECKING:
+    from edgekv.media import VideoSource
+    from edgekv.stream import StreamRun
 
 
 @click.command(name="run")
@@ -121,6 +129,25 @@ def command(
             options=edgekv.SamplingOptions(max_new_tokens=max_new_tokens),
             duration_s=max_duration,
         )
-        for event in run.events():
-            output.show(event)
+        with _stopping_on_signals(run, video):
+            for event in run.events():
+                output.show(event)
     return 0
+
+
+@contextmanager
+def _stopping_on_signals(run: StreamRun, video: VideoSource) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the stream, so that the summary still comes; a second one kills."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        signal.signal(number, signal.default_int_handler)
+        run.stop()
+        video.close()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
