@@ -30,7 +30,7 @@ NUM_PAGES = 4096
 NUM_BATCHES, NUM_RUNS = 5_000, 5
 TURN = 100  # batches
 MAX_P99_US = 10.0
-MIN_UTILIZATION = 0.95
+MIN_UTILISATION = 0.95
 
 _PAGE_SIZE = 16
 _FRAME_TOKENS = 77  # 64 of a picture, 13 of the separators and the time around it
@@ -95,10 +95,10 @@ def run(*, num_batches: int = NUM_BATCHES, num_runs: int = NUM_RUNS) -> BenchRes
             baseline |= {f"{rival}.{figure}": value for figure, value in latencies.items()}
         else:
             figures |= latencies
-    figures["utilization"], baseline["reserved_windows.utilization"] = _utilization()
+    figures["utilisation"], baseline["reserved_windows.utilisation"] = _utilisation()
     bounds = {
         "allocate_64_p99_us": ("<=", MAX_P99_US),
-        "utilization": (">=", MIN_UTILIZATION),
+        "utilisation": (">=", MIN_UTILISATION),
     }
     return BenchResult("alloc", machine(), figures, baseline, bounds)
 
@@ -144,7 +144,7 @@ def _latency(runs: list[Load]) -> dict[str, float]:
     return figures | {"gaps_too_small": float(sum(load.num_gaps_too_small for load in runs))}
 
 
-def _utilization() -> tuple[float, float]:
+def _utilisation() -> tuple[float, float]:
     """Valid tokens / slots taken: in pages, and with a whole window reserved for each context."""
     geometry = KVGeometry(1, 1, 1, _PAGE_SIZE, "float32")
     window = _SYSTEM_TOKENS + _WINDOW_FRAMES * _FRAME_TOKENS + _QUESTION_TOKENS
@@ -159,7 +159,7 @@ def _utilization() -> tuple[float, float]:
         _add(question, "text", _QUESTION_TOKENS)
         contexts += [live, question]
     num_tokens = sum(context.num_tokens for context in contexts)
-    return cache.utilization(), num_tokens / (len(contexts) * window)
+    return cache.utilisation(), num_tokens / (len(contexts) * window)
 
 
 def _add(sequence: Sequence, kind: Any, num_tokens: int) -> None:

@@ -80,7 +80,7 @@ class PageCache:
             sequences=tuple(sequence.snapshot() for sequence in self.sequences),
         )
 
-    def utilization(self) -> float:
+    def utilisation(self) -> float:
         """Valid tokens / (live pages * page size), shared pages once; 1.0 if none is live."""
         live = self.counts.live
         if live == 0:

@@ -296,7 +296,8 @@ class Sequence:
 
     def _check_room(self, num_new: int, positions: NDArray[np.int64]) -> None:
         pool = self._pool
-        if self.num_pages + num_new > pool.max_pages:
+        # A pool that has too few pages is the allocator's error, also for the only sequence in it.
+        if pool.max_pages - self.num_pages < num_new <= pool.allocator.num_free:
             held = f"the sequence holds {self.num_pages} of at most {pool.max_pages}"
             raise ContextError(f"need {num_new} more pages, {held}")
         if pool.max_positions is not None and (last := int(positions.max())) >= pool.max_positions:
