@@ -150,17 +150,23 @@ class ArrivalClock:
 class CaptureReader:
     """A ``Reader`` over an opened ``VideoCapture``.
 
-    ``max_failures``: after so many failed grabs in a row the stream has ended. At the end of a file
-    each costs microseconds.
+    The stream has ended after ``max_failures`` failed grabs in a row, or when those take longer
+    than ``patience_s``: a frame that cannot be decoded fails at once, silence by its time-out.
     """
 
     def __init__(
-        self, capture: Any, clock: PresentationClock | ArrivalClock, *, max_failures: int
+        self,
+        capture: Any,
+        clock: PresentationClock | ArrivalClock,
+        *,
+        max_failures: int,
+        patience_s: float = math.inf,
     ) -> None:
         self._cv2 = load_cv2()
         self._capture = capture
         self._clock = clock
         self._max_failures = max_failures
+        self._patience_s = patience_s
         self._frame_type = getattr(self._cv2, "CAP_PROP_FRAME_TYPE", None)
         self._next_index = 0
         self._smear_limit = 0  # frames that may still be skipped while waiting for a whole one
@@ -169,9 +175,12 @@ class CaptureReader:
     def grab(self) -> Mark | None:
         failures = 0
         num_steps = 1
+        start_s = time.monotonic()
         while failures < self._max_failures:
             if not self._capture.grab():
                 failures += 1
+                if time.monotonic() - start_s > self._patience_s:
+                    return None
                 continue
             if failures:
                 self._lose(failures)
