@@ -203,7 +203,7 @@ def draw_questions(
             questions.append(question)
         if len(questions) == mix.num_questions:
             break
-    return questions
+    return sorted(questions, key=lambda q: q.last)  # neighbours see nearly the same frames
 
 
 def pack(

@@ -45,6 +45,7 @@ from edgekv.demo import KINDS, Kind, Scene
 WINDOW: Final = 24  # frames the model is trained to look at
 _AUXILIARY: Final = 0.2
 _AVERAGING: Final = 0.998
+_VISION_EVERY: Final = 3  # steps between updates of the vision tower once questions are learned
 _WEIGHTS: Final[dict[Kind, float]] = {
     "visible": 1.6,
     "shape": 0.7,
@@ -141,6 +142,7 @@ class Trainer:
         torch.manual_seed(seed)
         self.tokenizer, self.out, self.minutes, self.bf16 = tokenizer, out, minutes, bf16
         self.trainee = Trainee(build_model(build_config(tokenizer, max_positions=1024)))
+        self.worker = self.trainee.bfloat16_copy() if bf16 else self.trainee
         self.average = copy.deepcopy(self.trainee).requires_grad_(False)
         self.optimizers = build_optimizers(self.trainee, lr, muon_lr)
         self.encoder = Encoder(tokenizer)
@@ -151,6 +153,10 @@ class Trainer:
         self.meter = Meter()
         self.rng = np.random.default_rng((seed, rank))
         self._phase_began_at: tuple[str, int] = ("", 0)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.bf16 else torch.float32
 
     @property
     def progress(self) -> float:
@@ -179,6 +185,7 @@ class Trainer:
     def resume(self) -> None:
         saved = torch.load(self.out / "checkpoint.pt", weights_only=True)
         self.trainee.load_state_dict(saved["trainee"])
+        self._copy_to_worker()
         self.average.load_state_dict(saved["average"])
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
             peaks = [group["peak"] for group in optimizer.param_groups]
@@ -195,15 +202,15 @@ class Trainer:
         if phase.name != self._phase_began_at[0]:
             self._phase_began_at = (phase.name, self.state.step)
         self._set_rates(phase)
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
-            loss = self._question_loss(phase) if phase.mixes else self._vision_loss()
+        for model in (self.trainee, self.worker):
+            model.zero_grad(set_to_none=True)
+        loss = self._question_loss(phase) if phase.mixes else self._vision_loss()
         loss.backward()
         self._share_gradients()
         torch.nn.utils.clip_grad_norm_(self.trainee.parameters(), 1.0)
         for optimizer in self.optimizers:
             optimizer.step()
+        self._copy_to_worker()
         keep = min(_AVERAGING, (1 + self.state.step) / (10 + self.state.step))
         with torch.no_grad():
             torch._foreach_lerp_(
@@ -215,14 +222,26 @@ class Trainer:
         self.meter.add("s/step", spent)
 
     def _share_gradients(self) -> None:
-        if self.workers == 1:
-            return
-        grads = [p.grad for p in self.trainee.parameters() if p.grad is not None]
-        flat = torch.cat([g.flatten() for g in grads])
-        dist.all_reduce(flat)
-        flat /= self.workers
-        parts = flat.split([g.numel() for g in grads])
-        torch._foreach_copy_(grads, [f.view_as(g) for f, g in zip(parts, grads, strict=True)])
+        """Average the workers' gradients into those of the full-precision weights."""
+        pairs = [
+            (p, w.grad)
+            for p, w in zip(self.trainee.parameters(), self.worker.parameters(), strict=True)
+            if w.grad is not None
+        ]
+        flat = torch.cat([g.flatten().float() for _, g in pairs])
+        if self.workers > 1:
+            dist.all_reduce(flat)
+            flat /= self.workers
+        parts = flat.split([g.numel() for _, g in pairs])
+        for (parameter, _), part in zip(pairs, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    @torch.no_grad()
+    def _copy_to_worker(self) -> None:
+        if self.worker is not self.trainee:
+            torch._foreach_copy_(
+                list(self.worker.parameters()), list(self.trainee.parameters())
+            )
 
     def _share_time(self, spent: float) -> float:
         """The first worker's clock counts, so that all follow one schedule."""
@@ -253,29 +272,34 @@ class Trainer:
         if some.any():
             frames[some] = through_a_file(self.rng, frames[some])
         labels = torch.from_numpy(np.concatenate([patch_labels(c) for c in clips]))
-        hidden, _ = self.trainee.encode(preprocess(frames))
-        return self._label_loss("patch", self.trainee.patch_head(hidden), labels, PATCH_CLASSES)
+        hidden, _ = self.worker.encode(preprocess(frames).to(self.dtype))
+        return self._label_loss("patch", self.worker.patch_head(hidden), labels, PATCH_CLASSES)
 
     def _question_loss(self, phase: Phase) -> Tensor:
         # Drawn from the step alone: all workers take equally long.
         choice = np.random.default_rng(self.state.step).integers(len(phase.mixes))
         mix = phase.mixes[choice]
         batch = draw_batch(self.rng, self.encoder, mix)
-        outputs: Outputs = self.trainee(
-            batch.pixels,
+        train_vision = self.state.step % _VISION_EVERY == 0
+        outputs: Outputs = self.worker(
+            batch.pixels.to(self.dtype),
             batch.tokens,
             batch.positions,
             batch.mask,
             batch.num_start,
             batch.predictors,
+            train_vision,
         )
         losses = F.cross_entropy(outputs.logits.float(), batch.targets, reduction="none")
         answer_loss = (losses * batch.weights).sum() / batch.weights.sum()
         self.meter.add("answer", answer_loss.item())
         self._count_right(batch, outputs.logits)
-        patch = self._label_loss("patch", outputs.patches, batch.patch_labels, PATCH_CLASSES)
-        cell = self._label_loss("cell", outputs.cells, batch.cell_labels, CELL_CLASSES)
-        return answer_loss + _AUXILIARY * (patch + cell)
+        loss = self._label_loss("cell", outputs.cells, batch.cell_labels, CELL_CLASSES)
+        if train_vision:
+            loss = loss + self._label_loss(
+                "patch", outputs.patches, batch.patch_labels, PATCH_CLASSES
+            )
+        return answer_loss + _AUXILIARY * loss
 
     def _label_loss(
         self, name: str, logits: Tensor, labels: Tensor, classes: tuple[int, ...]
