@@ -138,6 +138,7 @@ class Trainer:
         bf16: bool = False,
         rank: int = 0,
         workers: int = 1,
+        vision_steps: int = 0,
     ) -> None:
         torch.manual_seed(seed)
         self.tokenizer, self.out, self.minutes, self.bf16 = tokenizer, out, minutes, bf16
@@ -149,6 +150,7 @@ class Trainer:
         self.rank, self.workers = rank, workers
         self.scale = scale / workers
         self.phases = phases(self.scale)
+        self.vision_steps = vision_steps
         self.state = State()
         self.meter = Meter()
         self.rng = np.random.default_rng((seed, rank))
@@ -199,6 +201,9 @@ class Trainer:
         """One update; time counts towards the schedule."""
         began = time.perf_counter()
         phase = next(p for p in self.phases if self.progress < p.end or p is self.phases[-1])
+        if self.vision_steps > 0:
+            phase = self.phases[0]
+            self.vision_steps -= 1
         if phase.name != self._phase_began_at[0]:
             self._phase_began_at = (phase.name, self.state.step)
         self._set_rates(phase)
@@ -264,8 +269,8 @@ class Trainer:
 
     def _vision_loss(self) -> Tensor:
         clips = [
-            Scene(int(self.rng.integers(TRAINING_SEEDS))).read(6)
-            for _ in range(max(1, round(16 * self.scale)))
+            Scene(int(self.rng.integers(TRAINING_SEEDS))).read(3)
+            for _ in range(max(1, round(32 * self.scale)))
         ]
         frames = np.concatenate([c.frames for c in clips])
         some = self.rng.random(len(frames)) < 0.15
@@ -309,8 +314,9 @@ class Trainer:
             flat, wanted = part.flatten(0, -2).float(), labels[..., index].flatten()
             known = (wanted >= 0).nonzero().squeeze(1)
             if len(known):
-                total = total + F.cross_entropy(flat[known], wanted[known])
-        self.meter.add(name, total.item())
+                loss = F.cross_entropy(flat[known], wanted[known])
+                self.meter.add(f"{name}{index}", loss.item())
+                total = total + loss
         return total
 
     def _count_right(self, batch: Batch, logits: Tensor) -> None:
