@@ -1,6 +1,6 @@
 """Accuracy of a demo model per kind of question, on held-out clips and on endless streams.
 
-    python scripts/evaluate_demo.py HF_FOLDER
+python scripts/evaluate_demo.py HF_FOLDER
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from edgekv.demo.questions import KINDS, Kind
 
@@ -66,4 +66,4 @@ def demo_clip() -> DemoClip:
 def _kind(name: str) -> Kind:
     if name not in KINDS:
         raise ValueError(f"clip.json has a question of kind {name!r}, known are {', '.join(KINDS)}")
-    return cast(Kind, name)
+    return name

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import SmolVLMForConditionalGeneration
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
@@ -29,7 +30,6 @@ class Score:
 
     right: Counter[str] = field(default_factory=Counter)
     asked: Counter[str] = field(default_factory=Counter)
-
 
     def add(self, question: Question, is_right: bool) -> None:
         self.asked[question.kind] += 1
@@ -72,7 +72,7 @@ def score_clips(
     return score
 
 
-def _bare(frames: np.ndarray) -> Clip:
+def _bare(frames: NDArray[np.uint8]) -> Clip:
     """A clip of which only the frames are known, (n, 64, 64, 3) uint8."""
     none = np.zeros((len(frames), 18), np.float32)
     owners = np.full(frames.shape[:3], -1, np.int8)
@@ -170,19 +170,52 @@ def score_streams(
         context.push(trainee.encode(preprocess(frames))[1])
         held += 1
         if frame >= ask_from and (frame - ask_from) % ask_every == 0:
-            _score_now(trainee, encoder, context, [s.questions(held) for s in streams], score)
+            rows = [(number, q) for number, s in enumerate(streams) for q in s.questions(held)]
+            for (_, q), is_right in zip(
+                rows, _ask_forks(trainee, encoder, context, rows), strict=True
+            ):
+                score.add(q, is_right)
     return score
 
 
-def _score_now(
+@torch.no_grad()
+def answers_right(
     trainee: Trainee,
     encoder: Encoder,
-    context: Context,
-    asked: list[list[Question]],
-    score: Score,
-) -> None:
-    """Fork every stream once per question, all of them as one padded batch."""
-    rows = [(number, q) for number, questions in enumerate(asked) for q in questions]
+    frames: NDArray[np.uint8],  # (n, 64, 64, 3)
+    questions: list[Question],
+    *,
+    window: int,
+    keep: int,
+) -> list[bool]:
+    """Whether each question is answered right when asked after its last frame of one video."""
+    context = Context(trainee.model, 1)
+    embed = trainee.model.model.text_model.embed_tokens
+    start = torch.tensor([[encoder.start, encoder.user]])
+    context.push(embed(start))
+    images = trainee.encode(preprocess(frames))[1]
+    right = [False] * len(questions)
+    held = 0
+    for frame in range(len(frames)):
+        if held == window:
+            context.drop(start.shape[1], (window - keep) * TOKENS_PER_FRAME)
+            held = keep
+        context.push(images[frame : frame + 1])
+        held += 1
+        now = [index for index, q in enumerate(questions) if q.last == frame]
+        if now:
+            rows = [(0, questions[index]) for index in now]
+            for index, is_right in zip(
+                now, _ask_forks(trainee, encoder, context, rows), strict=True
+            ):
+                right[index] = is_right
+    return right
+
+
+def _ask_forks(
+    trainee: Trainee, encoder: Encoder, context: Context, rows: list[tuple[int, Question]]
+) -> list[bool]:
+    """Fork a stream once per (stream, question), all of them as one padded batch."""
     branches = [encoder.branch(q) for _, q in rows]
     longest = max(len(ids) for ids, _ in branches)
     tokens = torch.zeros(len(rows), longest, dtype=torch.long)
@@ -191,6 +224,7 @@ def _score_now(
     embedded = trainee.model.model.text_model.embed_tokens(tokens)
     hidden = context.ask(embedded, torch.tensor([number for number, _ in rows]))
     likeliest = trainee.model.lm_head(hidden).argmax(-1)  # (r, t)
-    for row, (ids, answer_at) in enumerate(branches):
-        said = likeliest[row, answer_at - 1 : len(ids) - 1].tolist()
-        score.add(rows[row][1], said == ids[answer_at:])
+    return [
+        likeliest[row, answer_at - 1 : len(ids) - 1].tolist() == ids[answer_at:]
+        for row, (ids, answer_at) in enumerate(branches)
+    ]

@@ -244,9 +244,7 @@ class Trainer:
     @torch.no_grad()
     def _copy_to_worker(self) -> None:
         if self.worker is not self.trainee:
-            torch._foreach_copy_(
-                list(self.worker.parameters()), list(self.trainee.parameters())
-            )
+            torch._foreach_copy_(list(self.worker.parameters()), list(self.trainee.parameters()))
 
     def _share_time(self, spent: float) -> float:
         """The first worker's clock counts, so that all follow one schedule."""

@@ -135,6 +135,7 @@ def block_attention(
 ) -> tuple[Tensor, None]:
     """Attention block by block, (b, t, H, D); without blocks everything sees everything."""
     if blocks is None:
+        assert not module.is_causal, "a decoder layer needs its blocks"
         return _attend(query, key, value, None, scaling).transpose(1, 2), None
     parts = []
     for block in blocks:
@@ -161,7 +162,10 @@ ALL_ATTENTION_FUNCTIONS.register("demo_blocks", block_attention)
 
 
 class Trainee(nn.Module):
-    """The model with two temporary linear heads, whose losses show it where to look."""
+    """The model with two temporary linear heads, whose losses show it where to look.
+
+    It switches the attention of the model it is given; a saved copy has the ordinary one.
+    """
 
     def __init__(self, model: SmolVLMForConditionalGeneration) -> None:
         super().__init__()
