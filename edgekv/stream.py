@@ -1,7 +1,7 @@
 """The loop over a source: push every frame, ask when a question is due, report what happened.
 
 Owns: when questions are asked, and the figures of a run. Guarantees: constant memory however long
-the source runs; the summary comes last, also after Ctrl-C or an error in a source. Does not know
+the source runs; the summary comes last, also when the run is stopped. Does not know
 how events are shown, nor where frames come from.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from edgekv.media import SourceStats
 from edgekv.latency import LatencyRecord
+from edgekv.media import SourceStats
 from edgekv.memory import anonymous_bytes
 from edgekv.sampling import SamplingOptions
 from edgekv.session import Session, SessionStats
@@ -21,7 +21,7 @@ from edgekv.types import Answer, Frame
 
 
 class FrameSource(Protocol):
-    """What the loop needs of a source; exists so that tests and applications can bring their own."""
+    """What the loop needs of a source; exists so that applications can bring their own."""
 
     def __iter__(self) -> Iterator[Frame]: ...
 
@@ -64,7 +64,7 @@ class AnswerEvent:
 
 @dataclass(frozen=True, slots=True)
 class NoticeEvent:
-    """Something the user should know: a bad frame, a dropped frame, an eviction, a late question."""
+    """Something the user should know: bad or dropped frames, evictions, late questions."""
 
     what: str
     time_s: float
@@ -140,20 +140,26 @@ class StreamRun:
         self._last: Frame | None = None
         self._warm_bytes: int | None = None
         self._seen: dict[str, int] = {}
+        self._stopped = False
 
     def events(self) -> Iterator[StreamEvent]:
-        """Everything that happens, the summary last. Ctrl-C ends the stream, not the summary."""
-        try:
-            for frame in self._source:
-                if self._duration_s is not None and frame.time_s >= self._duration_s:
-                    break
-                yield self._push(frame)
-                yield from self._notices(frame)
-                yield from self._ask_due(frame)
+        """Everything that happens, the summary last."""
+        for frame in self._source:
+            if self._stopped or (
+                self._duration_s is not None and frame.time_s >= self._duration_s
+            ):
+                break
+            yield self._push(frame)
+            yield from self._notices(frame)
+            yield from self._ask_due(frame)
+        if not self._stopped:
             yield from self._ask_unasked()
-        except KeyboardInterrupt:
-            pass
         yield self.summary()
+
+    def stop(self) -> None:
+        """End after what is being done now, with the summary. May be called from a signal handler
+        or another thread; a source that is waiting for a frame must be closed as well."""
+        self._stopped = True
 
     def _push(self, frame: Frame) -> FrameEvent:
         began = time.perf_counter()

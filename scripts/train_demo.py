@@ -42,6 +42,7 @@ class Options:
     muon_lr: float
     scale: float
     bf16: bool
+    vision_steps: int
     save_every: float
     report_every: float
 
@@ -57,6 +58,7 @@ class Options:
 @click.option("--muon-lr", default=0.01, help="Peak rate of Muon; 0 trains all with AdamW.")
 @click.option("--scale", default=1.0, help="Multiplies the sequences in a batch.")
 @click.option("--bf16", is_flag=True, help="Compute in bfloat16.")
+@click.option("--vision-steps", default=0, help="Steps on the vision tower alone, to begin with.")
 @click.option("--save-every", default=180.0, help="Seconds between checkpoints.")
 @click.option("--report-every", default=30.0, help="Seconds between reports.")
 def main(**options: Any) -> None:
@@ -85,6 +87,7 @@ def work(rank: int, options: Options, meeting: str) -> None:
         bf16=options.bf16,
         rank=rank,
         workers=options.workers,
+        vision_steps=options.vision_steps,
     )
     if options.resume:
         trainer.resume()

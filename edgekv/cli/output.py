@@ -130,9 +130,8 @@ class TextOutput:
             self._show_answer(event)
         elif isinstance(event, NoticeEvent):
             if event.what != "evicted_frames":  # routine once the window is full
-                self._console.print(
-                    f"[yellow]{_clock(event.time_s)}  {event.count} {event.what.replace('_', ' ')}[/]"
-                )
+                what = event.what.replace("_", " ")
+                self._console.print(f"[yellow]{_clock(event.time_s)}  {event.count} {what}[/]")
         else:
             self._show_summary(event)
 
@@ -165,14 +164,19 @@ class TextOutput:
         ]
         start, end = summary.anonymous_bytes_start, summary.anonymous_bytes_end
         if start is not None and end is not None:
-            lines.append(f"memory: {format_bytes(start)} after the first window, {format_bytes(end)} at the end")
+            lines.append(
+                f"memory: {format_bytes(start)} after the first window, "
+                f"{format_bytes(end)} at the end"
+            )
         if summary.num_bad_frames or summary.num_dropped_frames:
             lines.append(
                 f"{summary.num_bad_frames} bad frames skipped, {summary.num_dropped_frames} dropped"
             )
         if self._num_checked:
             colour = "green" if self._num_right == self._num_checked else "red"
-            lines.append(f"[bold {colour}]{self._num_right} of {self._num_checked} answers right[/]")
+            lines.append(
+                f"[bold {colour}]{self._num_right} of {self._num_checked} answers right[/]"
+            )
         self._live.update(Text(""))
         for line in lines:
             self._console.print(line)

@@ -102,6 +102,8 @@ def export_bundle(
             geometry=geometry,
             decoders=decoders,
             shiftable=probe.shiftable,
+            rotations=(distinct := tuple(dict.fromkeys(probe.rotations))),
+            layer_rotations=tuple(distinct.index(rotation) for rotation in probe.rotations),
             hidden_size=hidden_size,
             vocab_size=vocab_size,
             max_context_tokens=_max_context(parts.text_config, options.max_context),

@@ -10,7 +10,8 @@ import sys
 
 from edgekv.media.capture import ArrivalClock, CaptureReader, open_capture
 
-_MAX_FAILURES = 8  # each may take the driver's own time-out
+_MAX_FAILURES = 64
+_PATIENCE_S = 5.0  # V4L2 gives up a read after 10 s
 
 
 def open_camera(source: str) -> CaptureReader:
@@ -21,4 +22,6 @@ def open_camera(source: str) -> CaptureReader:
     # One buffer: with more, a camera that is read slowly gives ever older frames.
     name = f"camera {source}" if source.isdecimal() else source
     capture = open_capture(target, backend, name, expected, [("BUFFERSIZE", 1)])
-    return CaptureReader(capture, ArrivalClock(), max_failures=_MAX_FAILURES)
+    return CaptureReader(
+        capture, ArrivalClock(), max_failures=_MAX_FAILURES, patience_s=_PATIENCE_S
+    )

@@ -55,6 +55,11 @@ def has_backend(name: str) -> bool:
     return any(line.split(":")[-1].strip().startswith("YES") for line in lines if built_in in line)
 
 
+def _repeats_after_change(version: str) -> bool:
+    numbers = version.split(".")
+    return (int(numbers[0]), int(numbers[1])) < (4, 13)
+
+
 def backends() -> dict[str, str]:
     """What can be opened here, and what cannot and why, for people: kind of source -> answer."""
     try:
@@ -63,6 +68,8 @@ def backends() -> dict[str, str]:
         return {"folders of pictures": "yes, pillow", "video": f"no: {error}"}
     needs = {"files, rtsp://": "FFMPEG", "/dev/video*": "V4L2", "csi://": "GSTREAMER"}
     answers = {kind: f"yes, {name}" for kind, name in needs.items() if has_backend(name)}
+    if _repeats_after_change(version):
+        version += " (before 4.13: repeats a picture when the size changes mid-clip)"
     lacks = {kind: f"no: this OpenCV has no {name}" for kind, name in needs.items()}
     return {"OpenCV": version, "folders of pictures": "yes, pillow", **lacks, **answers}
 
@@ -143,17 +150,23 @@ class ArrivalClock:
 class CaptureReader:
     """A ``Reader`` over an opened ``VideoCapture``.
 
-    ``max_failures``: after so many failed grabs in a row the stream has ended. At the end of a file
-    each costs microseconds.
+    The stream has ended after ``max_failures`` failed grabs in a row, or when those take longer
+    than ``patience_s``: a frame that cannot be decoded fails at once, silence by its time-out.
     """
 
     def __init__(
-        self, capture: Any, clock: PresentationClock | ArrivalClock, *, max_failures: int
+        self,
+        capture: Any,
+        clock: PresentationClock | ArrivalClock,
+        *,
+        max_failures: int,
+        patience_s: float = math.inf,
     ) -> None:
         self._cv2 = load_cv2()
         self._capture = capture
         self._clock = clock
         self._max_failures = max_failures
+        self._patience_s = patience_s
         self._frame_type = getattr(self._cv2, "CAP_PROP_FRAME_TYPE", None)
         self._next_index = 0
         self._smear_limit = 0  # frames that may still be skipped while waiting for a whole one
@@ -162,9 +175,12 @@ class CaptureReader:
     def grab(self) -> Mark | None:
         failures = 0
         num_steps = 1
+        start_s = time.monotonic()
         while failures < self._max_failures:
             if not self._capture.grab():
                 failures += 1
+                if time.monotonic() - start_s > self._patience_s:
+                    return None
                 continue
             if failures:
                 self._lose(failures)

@@ -14,7 +14,7 @@ from edgekv.media.capture import ArrivalClock, CaptureReader, has_backend, load_
 
 _DEFAULTS = {"width": 1280, "height": 720, "fps": 30, "flip": 0}
 _EXPECTED = "csi://SENSOR[?width=1280&height=720&fps=30&flip=0]"
-_MAX_FAILURES = 8
+_MAX_FAILURES = 64
 
 
 def csi_pipeline(source: str) -> str:
@@ -38,7 +38,7 @@ def csi_pipeline(source: str) -> str:
     )
 
 
-def open_csi(source: str) -> CaptureReader:
+def open_csi(source: str, timeout_s: float) -> CaptureReader:
     """A reader over a CSI camera. Raises SourceError."""
     pipeline = csi_pipeline(source)
     if not has_backend("GSTREAMER"):
@@ -47,5 +47,9 @@ def open_csi(source: str) -> CaptureReader:
             f"{source}: this OpenCV ({version}) is built without GStreamer, "
             "expected the one of NVIDIA's JetPack"
         )
-    capture = open_capture(pipeline, "GSTREAMER", source, "a camera on that CSI port")
-    return CaptureReader(capture, ArrivalClock(), max_failures=_MAX_FAILURES)
+    milliseconds = max(1, round(timeout_s * 1000))
+    params = [("OPEN_TIMEOUT_MSEC", milliseconds), ("READ_TIMEOUT_MSEC", milliseconds)]
+    capture = open_capture(pipeline, "GSTREAMER", source, "a camera on that CSI port", params)
+    return CaptureReader(
+        capture, ArrivalClock(), max_failures=_MAX_FAILURES, patience_s=timeout_s / 2
+    )

@@ -5,8 +5,9 @@ Guarantees: frames come in order, with the times the container gives them, turne
 metadata asks; a file without a frame that can be read is refused with one line.
 Does not know: codecs and containers (OpenCV's FFmpeg does).
 
-Limits: after a change of size mid-clip OpenCV scales frames to the first size. Damage at the very
-end cannot be told from the end.
+Limits: after a change of size mid-clip OpenCV scales frames to the first size; before 4.13 it
+repeats the last picture instead. Damage at the very end cannot be told from the end, and frames
+whose very headers are gone show as a gap in time, not as bad frames.
 """
 
 from __future__ import annotations

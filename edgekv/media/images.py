@@ -24,7 +24,10 @@ def read_image(path: Path) -> NDArray[np.uint8] | None:
     """(height, width, 3) RGB, or None when the file is no whole picture."""
     try:
         with Image.open(path) as image:
-            return image_to_rgb(ImageOps.exif_transpose(image))
+            # pillow before 11 widens 16-bit grey to 32 bits; a png has no more than 16.
+            is_wide_png = image.format == "PNG" and image.mode == "I"
+            upright = ImageOps.exif_transpose(image)
+            return image_to_rgb(upright.convert("I;16") if is_wide_png else upright)
     except MemoryError:
         raise
     except Exception:
@@ -49,9 +52,8 @@ def _to_8_bit(grey: NDArray[Any]) -> NDArray[np.uint8]:
         high: NDArray[np.uint8] = (grey >> 8).astype(np.uint8)
         return high
     values = np.nan_to_num(grey.astype(np.float64))
-    top = max(float(values.max()), 0.0)
-    bits = next((span for span in (1.0, 255.0, 65535.0) if top <= span), top)
-    if grey.dtype.kind != "f" and bits == 1.0:
-        bits = 255.0
-    scaled: NDArray[np.uint8] = np.clip(values * (255.0 / bits), 0, 255).astype(np.uint8)
+    spans = (1.0, 255.0, 65535.0) if grey.dtype.kind == "f" else (255.0, 65535.0)
+    top = float(values.max())
+    span = next((span for span in spans if top <= span), top)
+    scaled: NDArray[np.uint8] = np.clip(values * (255.0 / span), 0, 255).astype(np.uint8)
     return scaled

@@ -10,6 +10,7 @@ wraps another and opens it again is where reconnecting belongs.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 
@@ -17,13 +18,16 @@ from edgekv.errors import SourceError
 from edgekv.media.source import Mark, Reader, Sampler, SourceStats, VideoSource
 from edgekv.types import Frame
 
+_CLOSE_S = 12.0  # a camera's read may take 10 s to give up
+
 
 class LiveSource(VideoSource):
     """Plays ``reader`` from a thread.
 
     ``paced`` holds frames back until their time, which plays a file like a camera: it may pause for
     long and has an end. Otherwise an end is a loss, and so is a reader that steps to no frame, due
-    or not, for ``timeout_s``. ``close`` waits as long for the thread, which a driver may hold up.
+    or not, for ``timeout_s``. ``close`` waits for the read in progress, which ends by its own
+    time-out; so does the end of the program, since a thread cut off inside OpenCV aborts it.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class LiveSource(VideoSource):
         self._max_age_s = 0.0
         self._thread = threading.Thread(target=self._run, name=f"edgekv {name}", daemon=True)
         self._thread.start()
+        atexit.register(self.close)
         try:
             self._wait()
             if self._waiting is None:
@@ -142,4 +147,5 @@ class LiveSource(VideoSource):
         with self._changed:
             self._waiting = None
             self._changed.notify_all()
-        self._thread.join(self._timeout_s)
+        self._thread.join(max(self._timeout_s + 1, _CLOSE_S))
+        atexit.unregister(self.close)

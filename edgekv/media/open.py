@@ -61,7 +61,7 @@ def _open_live(source: str, fps: float | None, timeout_s: float) -> VideoSource:
     scheme = source.partition("://")[0].lower() if "://" in source else ""
     reader: Reader
     if scheme == "csi":
-        reader = open_csi(source)
+        reader = open_csi(source, timeout_s)
     elif scheme in ("rtsp", "rtsps"):
         reader = open_rtsp(source, timeout_s)
     elif scheme:

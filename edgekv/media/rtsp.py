@@ -12,7 +12,6 @@ import re
 from edgekv.media.capture import ArrivalClock, CaptureReader, open_capture
 
 _OPTIONS = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
-# A frame that cannot be decoded fails at once; a lost connection fails all these at once.
 _MAX_FAILURES = 64
 
 
@@ -29,4 +28,6 @@ def open_rtsp(url: str, timeout_s: float) -> CaptureReader:
     params = [("OPEN_TIMEOUT_MSEC", milliseconds), ("READ_TIMEOUT_MSEC", milliseconds)]
     expected = f"an RTSP camera that answers within {timeout_s:g} s"
     capture = open_capture(url, "FFMPEG", without_password(url), expected, params)
-    return CaptureReader(capture, ArrivalClock(), max_failures=_MAX_FAILURES)
+    return CaptureReader(
+        capture, ArrivalClock(), max_failures=_MAX_FAILURES, patience_s=timeout_s / 2
+    )

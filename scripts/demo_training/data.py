@@ -114,9 +114,12 @@ def lower_bounds(rng: np.random.Generator, num_frames: int, window: int) -> NDAr
 
 
 def patch_labels(clip: Clip) -> NDArray[np.int64]:
-    """(n, 64, 4): colour, shape and position bins of the object in each 8x8 patch."""
+    """(n, 64, 4): colour, shape and position bins of the object in each 8x8 patch.
+
+    Only the colour says whether there is an object: in the rest, the background would drown it.
+    """
     owner = _owner_of_cells(clip, _GRID_SIDE, 0.25)  # (n, 64)
-    colour, shape = np.where(owner < 0, 0, owner // 3 + 1), np.where(owner < 0, 0, owner % 3 + 1)
+    colour, shape = np.where(owner < 0, 0, owner // 3 + 1), np.where(owner < 0, -100, owner % 3 + 1)
     rows = np.arange(len(clip))[:, None]
     centres = np.nan_to_num(clip.centres[rows, np.maximum(owner, 0)])  # (n, 64, 2)
     bins = np.clip((centres + 8) / 4, 0, 19).astype(np.int64)
@@ -127,7 +130,7 @@ def patch_labels(clip: Clip) -> NDArray[np.int64]:
 def cell_labels(clip: Clip) -> NDArray[np.int64]:
     """(n, 16, 3): colour, shape and movement of the object in each 16x16 cell."""
     owner = _owner_of_cells(clip, 4, 0.15)  # (n, 16)
-    colour, shape = np.where(owner < 0, 0, owner // 3 + 1), np.where(owner < 0, 0, owner % 3 + 1)
+    colour, shape = np.where(owner < 0, 0, owner // 3 + 1), np.where(owner < 0, -100, owner % 3 + 1)
     steps = np.diff(clip.centres, axis=0, prepend=np.nan)  # (n, 18, 2)
     size = np.abs(steps)
     along, across = size.max(-1), size.min(-1)
@@ -136,7 +139,7 @@ def cell_labels(clip: Clip) -> NDArray[np.int64]:
     way = np.where(along < 0.3, 5, np.where(across * 1.5 < along, way, -100))
     way = np.where(np.isnan(along), -100, way)  # (n, 18)
     movement = way[np.arange(len(clip))[:, None], np.maximum(owner, 0)]
-    movement[owner < 0] = 0
+    movement[owner < 0] = -100
     return np.stack([colour, shape, movement], -1).astype(np.int64)
 
 
@@ -203,7 +206,7 @@ def draw_questions(
             questions.append(question)
         if len(questions) == mix.num_questions:
             break
-    return questions
+    return sorted(questions, key=lambda q: q.last)  # neighbours see nearly the same frames
 
 
 def pack(

@@ -45,6 +45,7 @@ from edgekv.demo import KINDS, Kind, Scene
 WINDOW: Final = 24  # frames the model is trained to look at
 _AUXILIARY: Final = 0.2
 _AVERAGING: Final = 0.998
+_VISION_EVERY: Final = 3  # steps between updates of the vision tower once questions are learned
 _WEIGHTS: Final[dict[Kind, float]] = {
     "visible": 1.6,
     "shape": 0.7,
@@ -137,20 +138,27 @@ class Trainer:
         bf16: bool = False,
         rank: int = 0,
         workers: int = 1,
+        vision_steps: int = 0,
     ) -> None:
         torch.manual_seed(seed)
         self.tokenizer, self.out, self.minutes, self.bf16 = tokenizer, out, minutes, bf16
         self.trainee = Trainee(build_model(build_config(tokenizer, max_positions=1024)))
+        self.worker = self.trainee.bfloat16_copy() if bf16 else self.trainee
         self.average = copy.deepcopy(self.trainee).requires_grad_(False)
         self.optimizers = build_optimizers(self.trainee, lr, muon_lr)
         self.encoder = Encoder(tokenizer)
         self.rank, self.workers = rank, workers
         self.scale = scale / workers
         self.phases = phases(self.scale)
+        self.vision_steps = vision_steps
         self.state = State()
         self.meter = Meter()
         self.rng = np.random.default_rng((seed, rank))
         self._phase_began_at: tuple[str, int] = ("", 0)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.bf16 else torch.float32
 
     @property
     def progress(self) -> float:
@@ -179,6 +187,7 @@ class Trainer:
     def resume(self) -> None:
         saved = torch.load(self.out / "checkpoint.pt", weights_only=True)
         self.trainee.load_state_dict(saved["trainee"])
+        self._copy_to_worker()
         self.average.load_state_dict(saved["average"])
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
             peaks = [group["peak"] for group in optimizer.param_groups]
@@ -192,18 +201,21 @@ class Trainer:
         """One update; time counts towards the schedule."""
         began = time.perf_counter()
         phase = next(p for p in self.phases if self.progress < p.end or p is self.phases[-1])
+        if self.vision_steps > 0:
+            phase = self.phases[0]
+            self.vision_steps -= 1
         if phase.name != self._phase_began_at[0]:
             self._phase_began_at = (phase.name, self.state.step)
         self._set_rates(phase)
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
-            loss = self._question_loss(phase) if phase.mixes else self._vision_loss()
+        for model in (self.trainee, self.worker):
+            model.zero_grad(set_to_none=True)
+        loss = self._question_loss(phase) if phase.mixes else self._vision_loss()
         loss.backward()
         self._share_gradients()
         torch.nn.utils.clip_grad_norm_(self.trainee.parameters(), 1.0)
         for optimizer in self.optimizers:
             optimizer.step()
+        self._copy_to_worker()
         keep = min(_AVERAGING, (1 + self.state.step) / (10 + self.state.step))
         with torch.no_grad():
             torch._foreach_lerp_(
@@ -215,14 +227,24 @@ class Trainer:
         self.meter.add("s/step", spent)
 
     def _share_gradients(self) -> None:
-        if self.workers == 1:
-            return
-        grads = [p.grad for p in self.trainee.parameters() if p.grad is not None]
-        flat = torch.cat([g.flatten() for g in grads])
-        dist.all_reduce(flat)
-        flat /= self.workers
-        parts = flat.split([g.numel() for g in grads])
-        torch._foreach_copy_(grads, [f.view_as(g) for f, g in zip(parts, grads, strict=True)])
+        """Average the workers' gradients into those of the full-precision weights."""
+        pairs = [
+            (p, w.grad)
+            for p, w in zip(self.trainee.parameters(), self.worker.parameters(), strict=True)
+            if w.grad is not None
+        ]
+        flat = torch.cat([g.flatten().float() for _, g in pairs])
+        if self.workers > 1:
+            dist.all_reduce(flat)
+            flat /= self.workers
+        parts = flat.split([g.numel() for _, g in pairs])
+        for (parameter, _), part in zip(pairs, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    @torch.no_grad()
+    def _copy_to_worker(self) -> None:
+        if self.worker is not self.trainee:
+            torch._foreach_copy_(list(self.worker.parameters()), list(self.trainee.parameters()))
 
     def _share_time(self, spent: float) -> float:
         """The first worker's clock counts, so that all follow one schedule."""
@@ -245,37 +267,42 @@ class Trainer:
 
     def _vision_loss(self) -> Tensor:
         clips = [
-            Scene(int(self.rng.integers(TRAINING_SEEDS))).read(6)
-            for _ in range(max(1, round(16 * self.scale)))
+            Scene(int(self.rng.integers(TRAINING_SEEDS))).read(3)
+            for _ in range(max(1, round(32 * self.scale)))
         ]
         frames = np.concatenate([c.frames for c in clips])
         some = self.rng.random(len(frames)) < 0.15
         if some.any():
             frames[some] = through_a_file(self.rng, frames[some])
         labels = torch.from_numpy(np.concatenate([patch_labels(c) for c in clips]))
-        hidden, _ = self.trainee.encode(preprocess(frames))
-        return self._label_loss("patch", self.trainee.patch_head(hidden), labels, PATCH_CLASSES)
+        hidden, _ = self.worker.encode(preprocess(frames).to(self.dtype))
+        return self._label_loss("patch", self.worker.patch_head(hidden), labels, PATCH_CLASSES)
 
     def _question_loss(self, phase: Phase) -> Tensor:
         # Drawn from the step alone: all workers take equally long.
         choice = np.random.default_rng(self.state.step).integers(len(phase.mixes))
         mix = phase.mixes[choice]
         batch = draw_batch(self.rng, self.encoder, mix)
-        outputs: Outputs = self.trainee(
-            batch.pixels,
+        train_vision = self.state.step % _VISION_EVERY == 0
+        outputs: Outputs = self.worker(
+            batch.pixels.to(self.dtype),
             batch.tokens,
             batch.positions,
             batch.mask,
             batch.num_start,
             batch.predictors,
+            train_vision,
         )
         losses = F.cross_entropy(outputs.logits.float(), batch.targets, reduction="none")
         answer_loss = (losses * batch.weights).sum() / batch.weights.sum()
         self.meter.add("answer", answer_loss.item())
         self._count_right(batch, outputs.logits)
-        patch = self._label_loss("patch", outputs.patches, batch.patch_labels, PATCH_CLASSES)
-        cell = self._label_loss("cell", outputs.cells, batch.cell_labels, CELL_CLASSES)
-        return answer_loss + _AUXILIARY * (patch + cell)
+        loss = self._label_loss("cell", outputs.cells, batch.cell_labels, CELL_CLASSES)
+        if train_vision:
+            loss = loss + self._label_loss(
+                "patch", outputs.patches, batch.patch_labels, PATCH_CLASSES
+            )
+        return answer_loss + _AUXILIARY * loss
 
     def _label_loss(
         self, name: str, logits: Tensor, labels: Tensor, classes: tuple[int, ...]
@@ -285,8 +312,9 @@ class Trainer:
             flat, wanted = part.flatten(0, -2).float(), labels[..., index].flatten()
             known = (wanted >= 0).nonzero().squeeze(1)
             if len(known):
-                total = total + F.cross_entropy(flat[known], wanted[known])
-        self.meter.add(name, total.item())
+                loss = F.cross_entropy(flat[known], wanted[known])
+                self.meter.add(f"{name}{index}", loss.item())
+                total = total + loss
         return total
 
     def _count_right(self, batch: Batch, logits: Tensor) -> None:

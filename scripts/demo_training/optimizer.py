@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from demo_training.model import Trainee
@@ -48,12 +49,23 @@ class Muon(torch.optim.Optimizer):
                 state["momentum"] = torch.zeros_like(p)
             buffers.append(state["momentum"])
         torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
-        looked_ahead = torch._foreach_lerp(grads, buffers, group["momentum"])
-        updates = orthogonalise(torch.stack(looked_ahead))
+        updates = _share(torch.stack(torch._foreach_lerp(grads, buffers, group["momentum"])))
         rows, columns = params[0].shape
         rate = group["lr"] * max(1.0, rows / columns) ** 0.5
         torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_add_(params, list(updates.unbind()), alpha=-rate)
+
+
+def _share(matrices: Tensor) -> Tensor:
+    """(k, m, n) orthogonalised, each worker doing a part of them."""
+    if not dist.is_initialized():
+        return orthogonalise(matrices)
+    mine = slice(dist.get_rank(), None, dist.get_world_size())
+    updates = torch.zeros_like(matrices)
+    if len(matrices[mine]):
+        updates[mine] = orthogonalise(matrices[mine])
+    dist.all_reduce(updates)
+    return updates
 
 
 def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 from demo_training.data import Encoder, pack, preprocess  # noqa: E402
+from demo_training.evaluate import Context  # noqa: E402
 from demo_training.model import Trainee, build_config, build_model  # noqa: E402
 from demo_training.save import save_folder  # noqa: E402
 from demo_training.tokenizer import build_tokenizer  # noqa: E402
@@ -34,12 +36,20 @@ def trainee(tokenizer):
     return Trainee(build_model(build_config(tokenizer, max_positions=1024))).eval()
 
 
+@pytest.fixture(scope="module")
+def reference(trainee):
+    """The same weights with the library's own attention."""
+    model = copy.deepcopy(trainee.model)
+    model.set_attn_implementation("sdpa")
+    return model
+
+
 def ask_some(clip: Clip, windows: list[tuple[int, int]]) -> list:
     rng = np.random.default_rng(0)
     return [q for first, last in windows for q in ask_all(rng, Window(clip, first, last))]
 
 
-def single(trainee, tokenizer, clip: Clip, question, instructions: str | None):
+def single(reference, tokenizer, clip: Clip, question, instructions: str | None):
     """Logits of the answer's tokens, through the public forward of the whole model."""
     content = [{"type": "image"}] * (question.last - question.first + 1)
     content = [*content, {"type": "text", "text": question.text}]
@@ -52,13 +62,13 @@ def single(trainee, tokenizer, clip: Clip, question, instructions: str | None):
     ids = torch.tensor([tokenizer.encode(text, add_special_tokens=False)])
     pixels = preprocess(clip.frames[question.first : question.last + 1])
     with torch.no_grad():
-        logits = trainee.model(input_ids=ids, pixel_values=pixels[None]).logits[0]
+        logits = reference(input_ids=ids, pixel_values=pixels[None]).logits[0]
     answer = len(tokenizer.encode(question.answer, add_special_tokens=False)) + 1
     return logits[-answer - 1 : -1]
 
 
 @pytest.mark.parametrize("instructions", [None, "You watch a street."])
-def test_packed_equals_single(trainee, tokenizer, instructions: str | None) -> None:
+def test_packed_equals_single(trainee, reference, tokenizer, instructions: str | None) -> None:
     clips = [draw_clip(seed, 7) for seed in (3, 4)]
     asked = [ask_some(c, [(0, 2), (0, 6)]) for c in clips]
     start = tokenizer.encode(
@@ -81,7 +91,7 @@ def test_packed_equals_single(trainee, tokenizer, instructions: str | None) -> N
     number = 0
     for clip, questions in zip(clips, asked, strict=True):
         for question in questions:
-            alone = single(trainee, tokenizer, clip, question, instructions)
+            alone = single(reference, tokenizer, clip, question, instructions)
             mine = packed[batch.question_of == number]
             torch.testing.assert_close(mine, alone, atol=2e-4, rtol=1e-4)
             number += 1
@@ -107,3 +117,35 @@ def test_saved_folder_loads_and_renders(trainee, tokenizer, tmp_path: Path) -> N
         "<|im_start|><|user|><image>Why?<end_of_utterance><|assistant|>"
     )
     assert model.generation_config.eos_token_id == loaded.eos_token_id
+
+
+@torch.no_grad()
+def test_streaming_context_equals_the_model_on_what_is_kept(trainee, reference, tokenizer) -> None:
+    """Before the first cut: the same hidden states. After it: positions close up, keys stay."""
+    encoder = Encoder(tokenizer)
+    embed = trainee.model.model.text_model.embed_tokens
+    start = embed(torch.tensor([[encoder.start, encoder.user]]))
+    images = trainee.encode(preprocess(draw_clip(5, 6).frames))[1]
+    asked = embed(torch.tensor([[*encoder.text("What do you see?"), encoder.end]]))
+
+    def whole(*parts):
+        x = torch.cat(parts, 1)
+        return reference.model.text_model(inputs_embeds=x).last_hidden_state
+
+    context = Context(trainee.model, 1)
+    context.push(start)
+    for frame in range(6):
+        context.push(images[frame : frame + 1])
+    expected = whole(start, images.reshape(1, -1, images.shape[-1]), asked)[:, -asked.shape[1] :]
+    first = context.ask(asked, torch.tensor([0]))
+    torch.testing.assert_close(first, expected, atol=2e-4, rtol=1e-4)
+    torch.testing.assert_close(context.ask(asked, torch.tensor([0])), first, atol=0, rtol=0)
+
+    context.drop(2, 3 * 16)
+    assert context.num_tokens == 2 + 3 * 16
+    assert (context.ask(asked, torch.tensor([0])) - first).abs().max() > 1e-3
+    # The first layer sees tokens alone, so there the cut context is that of the last three frames.
+    fresh = Context(trainee.model, 1)
+    fresh.push(start)
+    fresh.push(images[3:].reshape(1, -1, images.shape[-1]))
+    torch.testing.assert_close(context.keys[0], fresh.keys[0], atol=1e-5, rtol=1e-5)

@@ -6,12 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
 from edgekv.errors import SourceError
 from edgekv.media import SourceStats, VideoSource, open_video
 from tests.media import clips
+
+needs_4_13 = pytest.mark.skipif(
+    tuple(int(part) for part in cv2.__version__.split(".")[:2]) < (4, 13),
+    reason="OpenCV before 4.13, or its FFmpeg, loses the pictures after the change",
+)
 
 
 def play(source: VideoSource) -> tuple[list[int], SourceStats]:
@@ -66,6 +72,7 @@ def test_a_bad_frame_at_a_boundary_gives_the_next_good_one(tmp_path: Path) -> No
         assert [frame.index for frame in source] == [0, 7, 10, 15]
 
 
+@needs_4_13
 def test_size_and_pixel_format_change_mid_clip(tmp_path: Path) -> None:
     jpegs = [clips.jpeg(clips.draw(i)) for i in range(8)]
     jpegs[2] = clips.jpeg(clips.draw(2, 160, 128))
@@ -79,7 +86,10 @@ def test_size_and_pixel_format_change_mid_clip(tmp_path: Path) -> None:
     assert all(frame.pixels.shape[2] == 3 for frame in frames)
 
 
-@pytest.mark.parametrize(("codec", "suffix"), [("mp4v", "mp4"), ("MJPG", "avi"), ("FFV1", "mkv")])
+@pytest.mark.parametrize(
+    ("codec", "suffix"),
+    [("mp4v", "mp4"), ("MJPG", "avi"), pytest.param("FFV1", "mkv", marks=needs_4_13)],
+)
 def test_zeroed_bytes_mid_file(tmp_path: Path, codec: str, suffix: str) -> None:
     path = clips.write_clip(tmp_path / f"clip.{suffix}", codec, 10, 60)
     damage(path, 0.5, 0.6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from edgekv.media import backends, open_video
 from edgekv.media.csi import csi_pipeline
 from edgekv.media.rtsp import without_password
 from tests.media import clips
+from tests.media.rtsp_server import RtspServer
 
 
 def test_importing_loads_neither_opencv_nor_pillow() -> None:
@@ -115,3 +117,44 @@ def test_what_can_be_opened_here_is_said() -> None:
     assert {"files, rtsp://", "/dev/video*", "csi://", "folders of pictures"} < set(answers)
     assert answers["files, rtsp://"] == "yes, FFMPEG"
     assert all(answer.startswith(("yes", "no: ")) for k, answer in answers.items() if k != "OpenCV")
+
+
+def test_rtsp_over_tcp_until_the_server_hangs_up() -> None:
+    frames = []
+    with (
+        RtspServer(100, "hang up") as server,
+        open_video(server.url, fps=None) as source,
+        pytest.raises(SourceError, match=r"me:\*\*\*@.*lost after \d+ frames"),
+    ):
+        frames.extend(source)
+    assert "RTP/AVP/TCP" in server.transport
+    numbers = [clips.read_number(frame.pixels) for frame in frames]
+    assert numbers == [frame.index for frame in frames] == sorted(set(numbers))
+    assert numbers[-1] == 99
+    times_s = [frame.time_s for frame in frames]
+    assert times_s == sorted(set(times_s))
+    assert source.stats().num_frames + source.stats().num_dropped_frames == 100
+
+
+def test_a_silent_rtsp_server_is_given_up() -> None:
+    before = set(threading.enumerate())
+    with (
+        RtspServer(100, "silent") as server,
+        open_video(server.url, timeout_s=2) as source,
+        pytest.raises(SourceError, match=r"no frame for 2 s|lost after"),
+    ):
+        list(source)
+    assert set(threading.enumerate()) == before
+
+
+def test_a_program_that_forgets_to_close_ends_cleanly() -> None:
+    code = """
+import sys
+from edgekv.media import open_video
+print(next(open_video(sys.argv[1])).index)
+"""
+    root = Path(__file__).parents[2]
+    with RtspServer(10_000, "silent") as server:
+        command = [sys.executable, "-c", code, server.url]
+        run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "0\n", "")
