@@ -61,6 +61,12 @@ class AnswerEvent:
     question: Question
     answer: Answer
 
+    @property
+    def right(self) -> bool | None:
+        """Whether the answer is the expected one; None where no answer is known."""
+        expected = self.question.expected
+        return None if expected is None else self.answer.text.strip() == expected
+
 
 @dataclass(frozen=True, slots=True)
 class NoticeEvent:
@@ -79,6 +85,8 @@ class Summary:
     num_bad_frames: int
     num_dropped_frames: int
     num_answers: int
+    num_right: int  # of the answers that could be checked
+    num_wrong: int
     num_skipped_questions: int
     duration_s: float  # stream time of the newest frame
     stats: SessionStats
@@ -136,6 +144,8 @@ class StreamRun:
         self._duration_s = duration_s
         self._latency = LatencyRecord()
         self._num_answers = 0
+        self._num_right = 0
+        self._num_wrong = 0
         self._num_skipped = 0
         self._last: Frame | None = None
         self._warm_bytes: int | None = None
@@ -145,9 +155,7 @@ class StreamRun:
     def events(self) -> Iterator[StreamEvent]:
         """Everything that happens, the summary last."""
         for frame in self._source:
-            if self._stopped or (
-                self._duration_s is not None and frame.time_s >= self._duration_s
-            ):
+            if self._stopped or (self._duration_s is not None and frame.time_s >= self._duration_s):
                 break
             yield self._push(frame)
             yield from self._notices(frame)
@@ -202,8 +210,11 @@ class StreamRun:
 
     def _ask(self, question: Question, frame: Frame) -> AnswerEvent:
         answer = self._session.ask(question.prompt, self._options)
+        event = AnswerEvent(frame, question, answer)
         self._num_answers += 1
-        return AnswerEvent(frame, question, answer)
+        self._num_right += event.right is True
+        self._num_wrong += event.right is False
+        return event
 
     def summary(self) -> Summary:
         """The figures so far."""
@@ -214,6 +225,8 @@ class StreamRun:
             num_bad_frames=source.num_bad_frames,
             num_dropped_frames=source.num_dropped_frames,
             num_answers=self._num_answers,
+            num_right=self._num_right,
+            num_wrong=self._num_wrong,
             num_skipped_questions=self._num_skipped,
             duration_s=self._last.time_s if self._last else 0.0,
             stats=self._session.stats(),

@@ -99,9 +99,10 @@ def command(
     """Ask questions about SOURCE: a video file, /dev/video0, csi://0, rtsp://…, a folder of
     images. Without SOURCE the built-in demo clip plays, and its answers are checked."""
     import edgekv
+    from edgekv.demo.clip import demo_clip
     from edgekv.stream import Question, StreamRun
 
-    clip = None if source is None else None
+    clip = demo_clip() if source is None else None
     if prompts:
         questions = [Question(prompt, every_s=every) for prompt in prompts]
     elif clip is not None:
@@ -132,6 +133,9 @@ def command(
         with _stopping_on_signals(run, video):
             for event in run.events():
                 output.show(event)
+    if num_wrong := run.summary().num_wrong:
+        click.echo(f"edgekv run: {num_wrong} answers about the demo clip are wrong", err=True)
+        return 1
     return 0
 
 

@@ -119,7 +119,11 @@ def test_ctrl_c_ends_with_the_summary(clip: Path) -> None:
         (["run", "{clip}", "--prompt", "x", "--every", "0s"], "duration must be positive", 2),
         (["run", "{clip}", "--prompt", "x", "--kv-budget", "much"], "size must look like", 2),
         (["run", "{clip}", "--prompt", "x", "--device", "gpu"], "'gpu' is not one of", 2),
-        (["run", "{clip}", "--prompt", "x", "--retain", "newest"], "Invalid value for '--retain'", 2),
+        (
+            ["run", "{clip}", "--prompt", "x", "--retain", "newest"],
+            "Invalid value for '--retain'",
+            2,
+        ),
         (["run", "{clip}", "--prompt", "x", "--format", "xml"], "'xml' is not one of", 2),
         (["run", "{clip}", "--fast"], "No such option", 2),
         (["walk"], "No such command 'walk'", 2),
@@ -172,4 +176,3 @@ def test_a_reader_that_goes_away_is_no_traceback(clip: Path) -> None:
         ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
     )
     assert "Traceback" not in done.stderr
-
