@@ -59,7 +59,9 @@ class InputEncoder:
         """A frame -> rows (tokens_per_frame, hidden). Raises ValueError for a frame of wrong shape
         or dtype, ContextError for a text-only model."""
         if self._vision is None or self._preprocess is None:
-            raise ContextError(f"{self._bundle.manifest.name} is a text-only model, it takes no frames")
+            raise ContextError(
+                f"{self._bundle.manifest.name} is a text-only model, it takes no frames"
+            )
         with self._lock:  # the preprocessor has one output buffer
             image = self._vision.encode(self._preprocess(frame.pixels))[0]
         if image.shape != (self._bundle.tokens_per_image, self._before.shape[1]):

@@ -31,7 +31,8 @@ def main(source: Path, target: Path, force: bool, **choices: Any) -> None:
 
         from edgekv.export.build import ExportOptions, export_bundle
     except ImportError as error:
-        raise click.ClickException(f"exporting needs {error.name}: pip install edgekv[export]")
+        message = f"exporting needs {error.name}: pip install 'edgekv[export]'"
+        raise click.ClickException(message) from None
     console = Console(stderr=True)
     try:
         options = ExportOptions(replace=force, **choices)

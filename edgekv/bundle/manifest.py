@@ -12,25 +12,22 @@ import dataclasses
 import json
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from edgekv.bundle.decode import decode, parse_json
-from edgekv.config import ImageSettings, KVGeometry
+from edgekv.config import ImageSettings, KVDtype, KVGeometry, Rotation
 from edgekv.errors import BundleError
 from edgekv.names import OP_VERSION
 
 FORMAT_VERSION = 1
 
 MANIFEST = "bundle.json"
-DECODER = "decoder.onnx"
-DECODER_DATA = "decoder.onnx.data"
 VISION = "vision.onnx"
-VISION_DATA = "vision.onnx.data"
 EMBED = "embed.npy"
 TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 
-REQUIRED_FILES = (DECODER, EMBED, TOKENIZER, CHAT_TEMPLATE)
+REQUIRED_FILES = (EMBED, TOKENIZER, CHAT_TEMPLATE)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -113,8 +110,11 @@ class Manifest:
     operator_version: int  # schema version of edgekv::PagedAttention in decoder.onnx
     opset: int
     weights: WeightsKind
-    geometry: KVGeometry
+    geometry: KVGeometry  # with the KV dtype that is used when the caller names none
+    decoders: dict[str, str]  # KV dtype -> graph file; they share their weights
     shiftable: bool  # whether cached pages may move to other positions
+    rotations: tuple[Rotation, ...]  # the different ones
+    layer_rotations: tuple[int, ...]  # (num_layers,) which of them each layer uses
     hidden_size: int
     vocab_size: int
     max_context_tokens: int
@@ -132,13 +132,26 @@ class Manifest:
         for name in ("hidden_size", "vocab_size", "max_context_tokens", "opset"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if len(self.layer_rotations) != self.geometry.num_layers or not all(
+            0 <= place < len(self.rotations) for place in self.layer_rotations
+        ):
+            raise ValueError(
+                f"layer_rotations must hold {self.geometry.num_layers} indices into rotations"
+            )
         if any(token >= self.vocab_size for token in self.prompt.eos_ids):
             raise ValueError(f"eos_ids must lie below vocab_size {self.vocab_size}")
         self._check_files()
 
     def _check_files(self) -> None:
-        required = REQUIRED_FILES + ((VISION,) if self.vision is not None else ())
-        for name in required:
+        if self.geometry.dtype not in self.decoders:
+            raise ValueError(f"decoders: none for the KV dtype {self.geometry.dtype}")
+        for dtype in self.decoders:
+            if dtype not in get_args(KVDtype):
+                raise ValueError(
+                    f"decoders: {dtype!r} is not one of {', '.join(get_args(KVDtype))}"
+                )
+        vision = (VISION,) if self.vision is not None else ()
+        for name in (*REQUIRED_FILES, *self.decoders.values(), *vision):
             if name not in self.files:
                 raise ValueError(f"files: {name} is missing from the list")
         for name in self.files:

@@ -8,6 +8,7 @@ Does not know: how graphs run, how frames are resized, how text becomes tokens.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 
 from edgekv.bundle.manifest import (
     CHAT_TEMPLATE,
-    DECODER,
     EMBED,
     MANIFEST,
     TOKENIZER,
@@ -27,7 +27,7 @@ from edgekv.bundle.manifest import (
     Manifest,
 )
 from edgekv.bundle.prompts import Prompts
-from edgekv.config import ImageSettings, KVGeometry
+from edgekv.config import ImageSettings, KVDtype, KVGeometry
 from edgekv.errors import BundleError
 
 _MAX_MANIFEST_BYTES = 1 << 20
@@ -77,9 +77,29 @@ class Bundle:
         return 0 if self.manifest.vision is None else self.manifest.vision.tokens_per_image
 
     @property
+    def kv_dtypes(self) -> tuple[str, ...]:
+        """The KV dtypes there is a decoder graph for."""
+        return tuple(self.manifest.decoders)
+
+    def geometry_for(self, kv_dtype: KVDtype | None) -> KVGeometry:
+        """The geometry with another KV dtype; None = the bundle's own. Raises ValueError."""
+        if kv_dtype is None:
+            return self.geometry
+        if kv_dtype not in self.manifest.decoders:
+            raise ValueError(
+                f"KV dtype must be one of {', '.join(self.kv_dtypes)} for this bundle, "
+                f"got {kv_dtype!r}"
+            )
+        return dataclasses.replace(self.geometry, dtype=kv_dtype)
+
+    @property
     def decoder_path(self) -> Path:
-        """The decoder graph; its weights may lie in a ``.data`` file beside it."""
-        return self.path / DECODER
+        """The decoder graph for the bundle's own KV dtype."""
+        return self.decoder_path_for(None)
+
+    def decoder_path_for(self, kv_dtype: KVDtype | None) -> Path:
+        """The decoder graph for a KV dtype; its weights lie in a ``.data`` file. ValueError."""
+        return self.path / self.manifest.decoders[self.geometry_for(kv_dtype).dtype]
 
     @property
     def vision_path(self) -> Path | None:
@@ -130,7 +150,7 @@ def _read_manifest(folder: Path) -> str:
 
 def _read_text(path: Path) -> str:
     try:
-        with open(path, encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8", newline="") as file:
             return file.read()
     except UnicodeDecodeError as error:
         raise BundleError(f"{path.name}: expected UTF-8 text, byte {error.start} is not") from None
@@ -153,7 +173,7 @@ def file_sha256(path: Path) -> str:
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_HASH_CHUNK_BYTES))
     try:
-        with open(path, "rb", buffering=0) as file:
+        with path.open("rb", buffering=0) as file:
             while count := file.readinto(buffer):
                 digest.update(buffer[:count])
     except OSError as error:

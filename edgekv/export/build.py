@@ -18,7 +18,6 @@ import torch
 
 from edgekv import names
 from edgekv.bundle.manifest import (
-    DECODER,
     EMBED,
     FORMAT_VERSION,
     VISION,
@@ -26,10 +25,10 @@ from edgekv.bundle.manifest import (
     WeightsKind,
 )
 from edgekv.bundle.writer import check_target, hash_files, staged_folder, write_manifest
-from edgekv.config import KVGeometry
+from edgekv.config import KVDtype, KVGeometry
 from edgekv.errors import BundleError
 from edgekv.export.attention import use_paged_attention
-from edgekv.export.decoder import export_decoder
+from edgekv.export.decoder import export_decoder, set_pool_dtype
 from edgekv.export.families import Parts, load_parts
 from edgekv.export.graph import tidy
 from edgekv.export.probe import Probe, fixed_context, freeze_frequencies, probe_attention
@@ -38,6 +37,7 @@ from edgekv.export.source import Source, open_source
 from edgekv.export.vision import export_vision
 from edgekv.export.weights import store_weights
 
+_KV_DTYPES: tuple[KVDtype, ...] = ("float16", "float32")
 _EXTERNAL_FROM_BYTES = 1024  # smaller tensors stay inside the .onnx file
 
 
@@ -46,7 +46,7 @@ class ExportOptions:
     """What a user may choose."""
 
     weights: WeightsKind = "fp16"
-    kv_dtype: Literal["float32", "float16"] = "float16"
+    kv_dtype: Literal["float32", "float16"] = "float16"  # what is used when none is named
     page_size: int = 16
     opset: int = 23
     max_context: int | None = None
@@ -67,7 +67,7 @@ def export_bundle(
     source_path: Path,
     target: Path,
     options: ExportOptions,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Callable[[str], None],
 ) -> Manifest:
     """Export the model at ``source_path`` to the bundle folder ``target``. Raises BundleError."""
     check_target(target.absolute(), replace=options.replace)
@@ -85,7 +85,7 @@ def export_bundle(
         probe = _probe(source, parts, hidden_size)
         geometry = _geometry(probe, options)
         progress(f"tracing the decoder ({geometry.num_layers} layers)")
-        _write_decoder(folder, parts.model, geometry, probe, hidden_size, options)
+        decoders = _write_decoders(folder, parts.model, geometry, probe, hidden_size, options)
         if parts.vision is not None:
             progress("tracing the vision tower")
             parts.model.set_attn_implementation("sdpa")
@@ -100,7 +100,10 @@ def export_bundle(
             opset=options.opset,
             weights=options.weights,
             geometry=geometry,
+            decoders=decoders,
             shiftable=probe.shiftable,
+            rotations=(distinct := tuple(dict.fromkeys(probe.rotations))),
+            layer_rotations=tuple(distinct.index(rotation) for rotation in probe.rotations),
             hidden_size=hidden_size,
             vocab_size=vocab_size,
             max_context_tokens=_max_context(parts.text_config, options.max_context),
@@ -151,14 +154,15 @@ def _geometry(probe: Probe, options: ExportOptions) -> KVGeometry:
     )
 
 
-def _write_decoder(
+def _write_decoders(
     folder: Path,
     model: Any,
     geometry: KVGeometry,
     probe: Probe,
     hidden_size: int,
     options: ExportOptions,
-) -> None:
+) -> dict[str, str]:
+    """One traced graph, saved once for each KV dtype; the weights are saved once."""
     graph = export_decoder(
         model,
         geometry=geometry,
@@ -167,7 +171,16 @@ def _write_decoder(
         opset=options.opset,
     )
     tidy(graph)
-    _save(graph, folder, DECODER, options.weights)
+    first = "decoder.onnx"
+    _save(graph, folder, first, options.weights)
+    files: dict[str, str] = {geometry.dtype: first}
+    for dtype in _KV_DTYPES:
+        if dtype not in files:
+            files[dtype] = f"decoder.{dtype}-kv.onnx"
+            again = ir.load(folder / first)  # its weights stay references into the .data file
+            set_pool_dtype(again, dtype)
+            ir.save(again, folder / files[dtype])
+    return files
 
 
 def _save(graph: ir.Model, folder: Path, name: str, weights: WeightsKind) -> None:

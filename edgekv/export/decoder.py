@@ -18,10 +18,13 @@ import onnx_ir as ir
 import torch
 
 from edgekv import names
-from edgekv.config import KVGeometry
-from edgekv.export.attention import STATE, PagedState, Rotation
+from edgekv.config import KVDtype, KVGeometry
+from edgekv.config import Rotation
+from edgekv.export.attention import STATE, PagedState
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16}
+_ONNX_DTYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16}
+_POOL_PREFIXES = ("key_pool", "value_pool")
 _AUTO = torch.export.Dim.DYNAMIC
 # Example sizes, all different so that no two open dimensions can be taken for one.
 _T, _B, _M, _N, _P, _S = 7, 3, 5, 2, 11, 13
@@ -81,13 +84,20 @@ def export_decoder(
     rotations: Sequence[Rotation],
     opset: int,
 ) -> ir.Model:
-    """Trace ``model``, switched to the operator, into a graph with the names of ``edgekv.names``."""
+    """Trace ``model``, switched to the operator; tensors are named as in ``edgekv.names``."""
     wrapped = _PagedDecoder(model, rotations).eval()
     inputs = _example_inputs(geometry, hidden_size)
     graph_model = trace(wrapped, inputs, _open_dims(geometry.num_layers), opset)
     _name_tensors(graph_model.graph, geometry.num_layers)
     _name_dims(graph_model)
     return graph_model
+
+
+def set_pool_dtype(model: ir.Model, dtype: KVDtype) -> None:
+    """Change what the pools of a decoder graph hold; nothing but the operator touches them."""
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if (value.name or "").startswith(_POOL_PREFIXES):
+            value.type = ir.TensorType(_ONNX_DTYPES[dtype])
 
 
 def trace(
@@ -159,27 +169,35 @@ def _name_tensors(graph: ir.Graph, num_layers: int) -> None:
 
 def _name_dims(model: ir.Model) -> None:
     """Give open dimensions the letters of the operator's document instead of the tracer's."""
-    sizes = {_T: "T", _B: "B", _M: "M", _N: "N", _P: "P", _S: "S", _B + 1: "B + 1"}
-    letters = {
-        names.INPUTS_EMBEDS: {0: sizes[_T]},
-        names.POSITION_IDS: {0: sizes[_T]},
-        names.LOGIT_INDICES: {0: sizes[_N]},
-        names.PAGE_TABLE: {0: sizes[_B], 1: sizes[_M]},
-        names.QUERY_STARTS: {0: sizes[_B + 1]},
-        names.SLOT_MAPPING: {0: sizes[_T]},
-        names.KV_LIMITS: {0: sizes[_T]},
-        names.QUERY_INDICES: {0: sizes[_T]},
-        names.LOGITS: {0: sizes[_N]},
+    letters: dict[str, dict[int, str]] = {
+        names.INPUTS_EMBEDS: {0: "T"},
+        names.POSITION_IDS: {0: "T"},
+        names.LOGIT_INDICES: {0: "N"},
+        names.PAGE_TABLE: {0: "B", 1: "M"},
+        names.QUERY_STARTS: {0: "B + 1"},
+        names.SLOT_MAPPING: {0: "T"},
+        names.KV_LIMITS: {0: "T"},
+        names.QUERY_INDICES: {0: "T"},
     }
-    graph = model.graph
-    for value in (*graph.inputs, *graph.outputs):
-        by_axis = letters.get(value.name or "", {0: "P", 2: "S"})
-        assert value.shape is not None
-        value.shape = ir.Shape([by_axis.get(axis, dim) for axis, dim in enumerate(value.shape)])
-    for node in graph:
-        for value in node.outputs:
-            if not value.is_graph_output():
-                value.shape = None  # the tracer's symbols would contradict the new names
+    symbols: dict[str, str] = {}
+    for value in model.graph.inputs:
+        for axis, letter in letters.get(value.name or "", {0: "P", 2: "S"}).items():
+            dim = _shape(value)[axis]
+            assert isinstance(dim, ir.SymbolicDim), f"{value.name} has a fixed dimension {axis}"
+            symbols[str(dim.value)] = letter
+    produced = (value for node in model.graph for value in node.outputs)
+    for value in (*model.graph.inputs, *produced):
+        if value.shape is not None:
+            value.shape = ir.Shape([_renamed(dim, symbols) for dim in value.shape])
+
+
+def _renamed(dim: int | ir.SymbolicDim, symbols: dict[str, str]) -> int | str | None:
+    return dim if isinstance(dim, int) else symbols.get(str(dim.value))
+
+
+def _shape(value: ir.Value) -> ir.Shape:
+    assert value.shape is not None
+    return value.shape
 
 
 @contextmanager

@@ -9,9 +9,11 @@ Does not know: weight formats, files.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 from onnx_ir.passes.common import (
     ClearMetadataAndDocStringPass,
     CommonSubexpressionEliminationPass,
@@ -31,7 +33,9 @@ def tidy(model: ir.Model) -> None:
     for node in list(graph):
         _rotate_flat(graph, node)
     for node in list(graph):
-        _join_reshapes(graph, node)
+        _join_reshapes(node)
+    for node in list(graph):
+        _gather_rows(graph, node)
     RemoveUnusedNodesPass()(model)
     RemoveUnusedOpsetsPass()(model)
     ClearMetadataAndDocStringPass()(model)
@@ -74,8 +78,8 @@ def _rotate_flat(graph: ir.Graph, node: ir.Node) -> None:
     _replace(graph, users[0].node, [flat, turned, split])
 
 
-def _join_reshapes(graph: ir.Graph, node: ir.Node) -> None:
-    """Of two reshapes in a row only the second counts; one to the shape it has counts not at all."""
+def _join_reshapes(node: ir.Node) -> None:
+    """Of two reshapes in a row only the second counts; one that changes nothing goes."""
     if node.op_type != "Reshape":
         return
     first = _value(node.inputs[0]).producer()
@@ -93,13 +97,32 @@ def _join_reshapes(graph: ir.Graph, node: ir.Node) -> None:
         ir.convenience.replace_all_uses_with(node.outputs[0], source)
 
 
+def _gather_rows(graph: ir.Graph, node: ir.Node) -> None:
+    """Swap the first axes, pick rows of the first, swap back = pick rows of the second."""
+    if node.op_type != "GatherND" or node.inputs[1] is None:
+        return
+    before, index = _value(node.inputs[0]).producer(), node.inputs[1].producer()
+    users = [use.node for use in node.outputs[0].uses()]
+    if before is None or index is None or len(users) != 1:
+        return
+    if not (_permutes(before, (1, 0, 2)) and _permutes(users[0], (1, 0, 2))):
+        return
+    if index.op_type != "Unsqueeze" or _constant(index.inputs[1]) != [-1]:
+        return
+    _replace(graph, users[0], [ir.node("Gather", [before.inputs[0], index.inputs[0]], {"axis": 1})])
+
+
 def _swap_of(value: ir.Value | None) -> ir.Node | None:
     producer = None if value is None else value.producer()
     return producer if producer is not None and _is_swap(producer) else None
 
 
 def _is_swap(node: ir.Node) -> bool:
-    return node.op_type == "Transpose" and tuple(node.attributes["perm"].as_ints()) == _SWAP
+    return _permutes(node, _SWAP)
+
+
+def _permutes(node: ir.Node, axes: tuple[int, ...]) -> bool:
+    return node.op_type == "Transpose" and tuple(node.attributes["perm"].as_ints()) == axes
 
 
 def _reshape(graph: ir.Graph, source: ir.Value, shape: Sequence[int]) -> ir.Node:
@@ -110,13 +133,16 @@ def _reshape(graph: ir.Graph, source: ir.Value, shape: Sequence[int]) -> ir.Node
     return node
 
 
-def constant(graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:  # type: ignore[type-arg]
+def constant(graph: ir.Graph, array: NDArray[Any], name: str) -> ir.Value:
     """An initializer of ``graph`` holding ``array``, made once per name."""
     if name in graph.initializers:
         return graph.initializers[name]
     tensor = ir.tensor(array, name=name)
     value = ir.Value(
-        name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor
+        name=name,
+        type=ir.TensorType(tensor.dtype),
+        shape=ir.Shape(array.shape),
+        const_value=tensor,
     )
     graph.register_initializer(value)
     return value

@@ -1,7 +1,7 @@
 """How each layer of a model turns its queries with position, found by trying.
 
-Owns: the experiment. One token is run alone at a few positions; a token alone sees only itself, so its hidden
-states do not depend on position and the queries of every layer differ by the rotation only.
+Owns: the experiment. One token is run alone at a few positions; a token alone sees only itself, so
+its hidden states do not depend on position, and the queries of a layer differ by its rotation only.
 Guarantees: a rotation that is returned reproduces the model's own queries; its frequencies are the
 model's own numbers, read from its rotary modules. A model whose queries cannot be reproduced
 (learned positions, ALiBi, unknown schemes) is reported as not shiftable, never guessed.
@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from edgekv.errors import BundleError
-from edgekv.export.attention import STATE, CaptureState, LayerCall, Rotation
+from edgekv.config import Rotation
+from edgekv.export.attention import STATE, CaptureState, LayerCall
 
 _BY_LENGTH = ("dynamic", "longrope")
 _POSITIONS = (1, 7, 101)
@@ -119,9 +120,7 @@ def _candidates(model: Any) -> Iterator[Rotation]:
                 yield Rotation(inv_freq, interleaved=True)
 
 
-def _find_rotation(
-    queries: dict[int, torch.Tensor], candidates: list[Rotation]
-) -> Rotation | None:
+def _find_rotation(queries: dict[int, torch.Tensor], candidates: list[Rotation]) -> Rotation | None:
     for rotation in candidates:
         if all(_explains(rotation, queries[0], queries[p], p) for p in _POSITIONS):
             return rotation

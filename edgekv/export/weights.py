@@ -1,8 +1,8 @@
 """How weights are stored in a graph: as traced (fp32), as fp16, or as int4 blocks.
 
 Owns: the rewrite of initializers. fp16 is stored and cast to fp32 where it is used; int4 is the
-standard block-wise ``DequantizeLinear``, symmetric, one fp32 scale for 32 weights of a column, which
-ONNX Runtime fuses with the product behind it.
+standard block-wise ``DequantizeLinear``, symmetric, one fp32 scale for 32 weights of a column,
+which ONNX Runtime fuses with the product behind it.
 Guarantees: activations stay fp32; small tensors (norms, biases, frequencies) are never touched.
 Does not know: where the graph comes from.
 """
@@ -17,6 +17,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from edgekv.bundle.manifest import WeightsKind
+from edgekv.export.graph import constant
 
 _MIN_ELEMENTS = 1024  # smaller tensors are not worth a node
 _FP16_MAX = 65504.0
@@ -50,9 +51,8 @@ def quantize_int4(
         levels = np.clip(np.rint(blocks / scale), -8, 7)
         error = np.square(levels * scale - blocks).sum(1, keepdims=True)
         better = error < best_error
-        best_error, best_scale = np.where(better, (error), best_error), np.where(
-            better, scale, best_scale
-        )
+        best_error = np.where(better, error, best_error)
+        best_scale = np.where(better, scale, best_scale)
     levels = np.clip(np.rint(blocks / best_scale), -8, 7).astype(np.int8)
     return levels.reshape(rows, columns), best_scale[:, 0, :].astype(np.float32)
 
@@ -71,11 +71,9 @@ def _quantize_product(graph: ir.Graph, node: ir.Node) -> None:
         return
     levels, scales = quantize_int4(array, block)
     name = weight.name or "weight"
-    packed = _add_initializer(graph, f"{name}.int4", levels.astype(ml_dtypes.int4))
-    scale = _add_initializer(graph, f"{name}.scale", scales)
-    dequantize = ir.node(
-        "DequantizeLinear", [packed, scale], {"axis": 0, "block_size": block}
-    )
+    packed = constant(graph, levels.astype(ml_dtypes.int4), f"{name}.int4")
+    scale = constant(graph, scales, f"{name}.scale")
+    dequantize = ir.node("DequantizeLinear", [packed, scale], {"axis": 0, "block_size": block})
     dequantize.outputs[0].name = f"{name}.dequantized"
     dequantize.outputs[0].type, dequantize.outputs[0].shape = weight.type, weight.shape
     graph.insert_before(node, dequantize)
@@ -100,19 +98,10 @@ def _store_half(graph: ir.Graph, value: ir.Value) -> None:
     if np.abs(array).max() > _FP16_MAX:
         return
     name = value.name or "weight"
-    half = _add_initializer(graph, f"{name}.fp16", array.astype(np.float16))
+    half = constant(graph, array.astype(np.float16), f"{name}.fp16")
     cast = ir.node("Cast", [half], {"to": ir.DataType.FLOAT})
     cast.outputs[0].name = f"{name}.fp32"
     cast.outputs[0].type, cast.outputs[0].shape = value.type, value.shape
     graph.insert_before(graph[0], cast)
     ir.convenience.replace_all_uses_with(value, cast.outputs[0])
     del graph.initializers[name]
-
-
-def _add_initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:  # type: ignore[type-arg]
-    tensor = ir.tensor(array, name=name)
-    value = ir.Value(
-        name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor
-    )
-    graph.register_initializer(value)
-    return value

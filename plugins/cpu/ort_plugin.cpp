@@ -80,56 +80,81 @@ int64_t element_bytes(Dtype dtype) {
 
 // --- attributes -------------------------------------------------------------------------------
 
-struct Attributes {
-  const ort::Api& api;
-  const OrtKernelInfo* info;
-
-  bool found(OrtStatus* status) const {
-    if (status) api.release_status(status);
-    return status == nullptr;
-  }
+class Attributes {
+ public:
+  Attributes(const ort::Api& api, const OrtKernelInfo* info) : api_(api), info_(info) {}
 
   int64_t integer(const char* name) const {
     int64_t value = 0;
-    if (!found(api.attribute_int(info, name, &value)))
-      refuse(std::string("attribute ") + name + " (int) is missing");
+    if (!found(api_.attribute_int(info_, name, &value))) missing(name, "int");
     return value;
-  }
-
-  int64_t integer(const char* name, int64_t absent) const {
-    int64_t value = absent;
-    return found(api.attribute_int(info, name, &value)) ? value : absent;
-  }
-
-  float real(const char* name, float absent) const {
-    float value = absent;
-    return found(api.attribute_float(info, name, &value)) ? value : absent;
   }
 
   float real(const char* name) const {
     float value = 0.0f;
-    if (!found(api.attribute_float(info, name, &value)))
-      refuse(std::string("attribute ") + name + " (float) is missing");
+    if (!found(api_.attribute_float(info_, name, &value))) missing(name, "float");
     return value;
   }
 
+  int64_t integer(const char* name, int64_t otherwise) const {
+    int64_t value = otherwise;
+    if (found(api_.attribute_int(info_, name, &value))) return value;
+    absent(name, "int");
+    return otherwise;
+  }
+
+  float real(const char* name, float otherwise) const {
+    float value = otherwise;
+    if (found(api_.attribute_float(info_, name, &value))) return value;
+    absent(name, "float");
+    return otherwise;
+  }
+
   std::vector<float> reals(const char* name) const {
-    size_t count = 0;
-    std::vector<float> values;
-    if (!found(api.attribute_floats(info, name, nullptr, &count)) || count == 0) return values;
-    values.resize(count);
-    check(api, api.attribute_floats(info, name, values.data(), &count), name);
-    return values;
+    return list<float>(name, api_.attribute_floats, "floats");
   }
 
   std::vector<int64_t> integers(const char* name) const {
+    return list<int64_t>(name, api_.attribute_ints, "ints");
+  }
+
+ private:
+  bool found(OrtStatus* status) const {
+    if (status) api_.release_status(status);
+    return status == nullptr;
+  }
+
+  template <class T, class Get>
+  std::vector<T> list(const char* name, Get get, const char* type) const {
     size_t count = 0;
-    std::vector<int64_t> values;
-    if (!found(api.attribute_ints(info, name, nullptr, &count)) || count == 0) return values;
-    values.resize(count);
-    check(api, api.attribute_ints(info, name, values.data(), &count), name);
+    if (!found(get(info_, name, nullptr, &count)) || count == 0) {
+      absent(name, type);
+      return {};
+    }
+    std::vector<T> values(count);
+    check(api_, get(info_, name, values.data(), &count), name);
     return values;
   }
+
+  [[noreturn]] static void missing(const char* name, const char* type) {
+    refuse(std::string("attribute ") + name + " (" + type + ") is missing");
+  }
+
+  // The runtime answers "not there" for an attribute of another type: only when no getter finds it
+  // does the default hold.
+  void absent(const char* name, const char* type) const {
+    int64_t one_int = 0;
+    float one_float = 0.0f;
+    size_t num_ints = 0, num_floats = 0;
+    const bool any = found(api_.attribute_int(info_, name, &one_int)) ||
+                     found(api_.attribute_float(info_, name, &one_float)) ||
+                     (found(api_.attribute_ints(info_, name, nullptr, &num_ints)) && num_ints > 0) ||
+                     (found(api_.attribute_floats(info_, name, nullptr, &num_floats)) && num_floats > 0);
+    if (any) refuse(std::string("attribute ") + name + " must be of type " + type);
+  }
+
+  const ort::Api& api_;
+  const OrtKernelInfo* info_;
 };
 
 int32_t narrow(int64_t value, const char* name) {
@@ -232,7 +257,7 @@ class Kernel {
  public:
   Kernel(const ort::Api& api, const OrtKernelInfo* info, Dtype query, Dtype pool)
       : api_(api), query_dtype_(query), pool_dtype_(pool) {
-    const Attributes attributes{api, info};
+    const Attributes attributes(api, info);
     const int64_t version = attributes.integer("schema_version");
     if (version != kSchemaVersion)
       refuse("schema_version = " + std::to_string(version) + ", this library implements " +

@@ -13,10 +13,10 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from edgekv.bundle.manifest import VisionSettings
+from edgekv.config import ImageSettings, Resample
 from edgekv.errors import BundleError
 from edgekv.export.families.parts import Parts, VisionPart
 from edgekv.export.source import Source
-from edgekv.types import ImageSettings, Resample
 
 _RESAMPLE: dict[int, Resample] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
@@ -39,9 +39,10 @@ class _Vision(torch.nn.Module):
 
     def _positions(self, image: ImageSettings) -> torch.Tensor:
         """(patches, hidden): the model looks them up by image shape, which is fixed here."""
-        embeddings, found = self.tower.embeddings, []
+        embeddings = self.tower.embeddings
+        found: list[torch.Tensor] = []
         hook = embeddings.position_embedding.register_forward_hook(
-            lambda module, args, output: found.append(output)
+            lambda *call: found.append(call[2])  # module, inputs, output
         )
         rows, columns = image.height // self.tower.patch_size, image.width // self.tower.patch_size
         with torch.no_grad():
@@ -102,9 +103,9 @@ def _image_settings(source: Source, config: Any) -> ImageSettings:
     return ImageSettings(
         height=side,
         width=side,
-        fit="stretch",
+        longest_edge=found.get("size", {}).get("longest_edge"),
         resample=_RESAMPLE.get(found.get("resample", 1), "bicubic"),
-        rescale=float(found.get("rescale_factor", 1 / 255)),
+        rescale_factor=float(found.get("rescale_factor", 1 / 255)),
         mean=_triple(found.get("image_mean", 0.5)),
         std=_triple(found.get("image_std", 0.5)),
     )

@@ -1,4 +1,4 @@
-"""Text decoders: any causal language model of ``transformers`` that uses its attention interface."""
+"""Text decoders: any causal language model of ``transformers`` with the attention interface."""
 
 from __future__ import annotations
 
