@@ -17,7 +17,16 @@ Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 _DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 _SCALE_BYTES = 4  # int8 pools carry one float32 scale per token and KV head
-_SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
 _TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -40,14 +49,18 @@ class KVGeometry:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.dtype not in get_args(KVDtype):
-            raise ValueError(f"KV dtype must be one of {', '.join(get_args(KVDtype))}, got {self.dtype!r}")
+            raise ValueError(
+                f"KV dtype must be one of {', '.join(get_args(KVDtype))}, got {self.dtype!r}"
+            )
         if not 0 <= self.num_rope_axes <= 4:
             raise ValueError(f"num_rope_axes must be 0 to 4, got {self.num_rope_axes}")
 
     @property
     def page_bytes(self) -> int:
         """Bytes of one page over all layers, keys and values (and int8 scales) together."""
-        per_slot = self.head_dim * _DTYPE_BYTES[self.dtype] + (_SCALE_BYTES if self.dtype == "int8" else 0)
+        per_slot = self.head_dim * _DTYPE_BYTES[self.dtype] + (
+            _SCALE_BYTES if self.dtype == "int8" else 0
+        )
         return 2 * self.num_layers * self.num_kv_heads * self.page_size * per_slot
 
     def pages_for(self, num_tokens: int) -> int:
@@ -101,7 +114,7 @@ class ImageSettings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ImageSettings:
-        """The settings a bundle's manifest holds. Raises ValueError on an unknown or missing field."""
+        """The settings in a bundle's manifest. Raises ValueError on an unknown or missing field."""
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
             names = ", ".join(sorted(known))
@@ -109,6 +122,22 @@ class ImageSettings:
         if missing := sorted({"height", "width"} - set(values)):
             raise ValueError(f"image settings need {missing[0]!r}")
         return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """How a layer rotates its queries and keys: what a kernel needs to add or undo a shift."""
+
+    inv_freq: tuple[float, ...]  # (rotary_dim / 2,) radians per position; empty = no rotation
+    freq_axes: tuple[int, ...] = ()  # (rotary_dim / 2,) rope axis of each; empty = axis 0
+    interleaved: bool = False  # pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
+
+    def __post_init__(self) -> None:
+        if self.freq_axes and len(self.freq_axes) != len(self.inv_freq):
+            raise ValueError(
+                f"freq_axes must name an axis for each of {len(self.inv_freq)} frequencies, "
+                f"got {len(self.freq_axes)}"
+            )
 
 
 def parse_bytes(text: str | int) -> int:
@@ -127,7 +156,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def parse_seconds(text: str | float) -> float:
-    """``"2s"``, ``"500ms"``, ``"10m"`` or a plain number of seconds -> seconds. Raises ValueError."""
+    """``"2s"``, ``"500ms"``, ``"10m"`` or a number of seconds -> seconds. Raises ValueError."""
     if isinstance(text, int | float):
         value, unit = float(text), ""
     else:

@@ -1,4 +1,4 @@
-"""Every error a caller of edgekv can meet. Each message is one line: what was wrong, what was expected."""
+"""Every error a caller of edgekv can meet, one line each: what is wrong, what was expected."""
 
 
 class EdgeKVError(Exception):

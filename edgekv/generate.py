@@ -74,7 +74,8 @@ class Runner:
                 self._decoder.copy_pages(step.copies[:, 0], step.copies[:, 1])
             logits = self._decoder.run(embeds, step.tables, np.array([len(embeds) - 1]))
             step.commit()
-        return logits[0]
+        row: NDArray[np.float32] = logits[0]
+        return row
 
     def close(self, sequence: Sequence) -> None:
         """Give a sequence's pages back."""

@@ -6,6 +6,7 @@ Guarantees: a bad frame or text fails here, before the cache is touched. Does no
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +26,7 @@ class InputEncoder:
     def __init__(self, bundle: Bundle, vision: VisionExecutor | None) -> None:
         self._bundle = bundle
         self._vision = vision
+        self._lock = threading.Lock()
         self.tokenizer: Tokenizer = Tokenizer.from_file(str(bundle.tokenizer_path))
         self._prompts = bundle.prompts()
         self._preprocess = None if bundle.image is None else Preprocessor(bundle.image)
@@ -57,8 +59,11 @@ class InputEncoder:
         """A frame -> rows (tokens_per_frame, hidden). Raises ValueError for a frame of wrong shape
         or dtype, ContextError for a text-only model."""
         if self._vision is None or self._preprocess is None:
-            raise ContextError(f"{self._bundle.manifest.name} is a text-only model, it takes no frames")
-        image = self._vision.encode(self._preprocess(frame.pixels))[0]
+            raise ContextError(
+                f"{self._bundle.manifest.name} is a text-only model, it takes no frames"
+            )
+        with self._lock:  # the preprocessor has one output buffer
+            image = self._vision.encode(self._preprocess(frame.pixels))[0]
         if image.shape != (self._bundle.tokens_per_image, self._before.shape[1]):
             raise ExecutorError(
                 f"vision graph gave {image.shape} embeddings, the bundle says "

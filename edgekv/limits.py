@@ -1,8 +1,8 @@
 """How much a context may hold, and making what comes next fit in it.
 
-Owns: the arithmetic between the model's window, the pool, the pinned start, frames and the room kept
-for a question. Guarantees: a live context never takes the room of a question; making room ends, with
-the room made or an error that says what is missing. Does not know what is in a frame or a question.
+Owns: the arithmetic between the model's window, the pool, the pinned start, frames and the room
+kept for a question. Guarantees: a live context never takes the room of a question; making room
+ends, with the room made or an error that says what is missing. Does not know what is in a frame.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def plan_limits(
     num_window = (max_context_tokens - num_start - reserve_tokens) // num_frame
     if num_window < 1:
         raise BudgetError(
-            f"the context holds {max_context_tokens} tokens, but the pinned start ({num_start}), one "
-            f"frame ({num_frame}) and the room for a question ({reserve_tokens}) do not fit in it"
+            f"the context holds {max_context_tokens} tokens, but the pinned start ({num_start}), "
+            f"one frame ({num_frame}) and the room for a question ({reserve_tokens}) do not fit"
         )
     start_pages, frame_pages = geometry.pages_for(num_start), geometry.pages_for(num_frame)
     # A question and its answer are two segments: each may leave a page partly filled.
@@ -92,8 +92,8 @@ def fit_question(
 ) -> int:
     """Make a prompt and an answer fit a fork: how many tokens the answer may have, at least 1.
 
-    The fork may let go frames of its own; its parent keeps them. Raises ContextError when the prompt
-    does not fit even then.
+    The fork may let go frames of its own; its parent keeps them. Raises ContextError when the
+    prompt does not fit even then.
     """
     max_tokens, geometry = limits.max_context_tokens, limits.cache.geometry
     while (over := fork.num_tokens + num_prompt + num_wanted - max_tokens) > 0:

@@ -35,4 +35,6 @@ def _fields(path: Path) -> dict[str, int]:
     except OSError:
         return {}
     rows = (line.split() for line in text.splitlines())
-    return {row[0].rstrip(":"): int(row[1]) * _KIB for row in rows if len(row) == 3 and row[2] == "kB"}
+    return {
+        row[0].rstrip(":"): int(row[1]) * _KIB for row in rows if len(row) == 3 and row[2] == "kB"
+    }

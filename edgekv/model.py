@@ -12,7 +12,7 @@ from types import TracebackType
 
 from edgekv.bundle import Bundle
 from edgekv.cache import PageCache
-from edgekv.config import format_bytes, parse_bytes
+from edgekv.config import KVDtype, format_bytes, parse_bytes
 from edgekv.errors import BudgetError
 from edgekv.executors import Device, choose_device, create_decoder, create_vision
 from edgekv.generate import Runner
@@ -39,9 +39,9 @@ class Estimate:
         return self.weight_bytes + self.pool_bytes + self.workspace_bytes
 
 
-def estimate(bundle: Bundle, kv_budget: str | int) -> Estimate:
-    """What loading ``bundle`` with this KV budget takes. Raises BudgetError for less than a page."""
-    page_bytes = bundle.geometry.page_bytes
+def estimate(bundle: Bundle, kv_budget: str | int, kv_dtype: KVDtype | None = None) -> Estimate:
+    """What loading ``bundle`` takes. Raises BudgetError for a budget of less than a page."""
+    page_bytes = bundle.geometry_for(kv_dtype).page_bytes
     num_pages = parse_bytes(kv_budget) // page_bytes
     if num_pages < 1:
         raise BudgetError(
@@ -56,31 +56,34 @@ def load(
     path: str | Path,
     *,
     kv_budget: str | int = "64MiB",
+    kv_dtype: KVDtype | None = None,
     device: str = "auto",
     num_threads: int = 0,
 ) -> Model:
     """Open a bundle and take its memory.
 
     ``kv_budget`` is the bytes of the KV pool (``"64MiB"`` or a number); the pool never grows.
+    ``kv_dtype`` is ``float16`` or ``float32``; None = what the bundle was exported for.
     ``device`` is ``auto``, ``cpu``, ``cuda`` or ``tensorrt``; ``num_threads`` 0 = one per core.
     Raises BundleError, BudgetError, ExecutorError, or ValueError for an argument that is wrong.
     """
     chosen = choose_device(device)
     bundle = Bundle.open(path)
-    need = estimate(bundle, kv_budget)
+    geometry = bundle.geometry_for(kv_dtype)
+    need = estimate(bundle, kv_budget, kv_dtype)
     _check_memory(bundle, need)
     manifest = bundle.manifest
     cache = PageCache(
-        bundle.geometry,
+        geometry,
         need.num_pages,
-        max_pages=_max_sequence_pages(bundle),
+        max_pages=manifest.max_context_tokens,  # one token a page at worst
         max_positions=manifest.max_context_tokens,
         shiftable=manifest.shiftable,
     )
     decoder = create_decoder(
         chosen,
-        bundle.decoder_path,
-        bundle.geometry,
+        bundle.decoder_path_for(kv_dtype),
+        geometry,
         num_pages=need.num_pages,
         num_threads=num_threads,
     )
@@ -88,11 +91,6 @@ def load(
     if bundle.vision_path is not None:
         vision = create_vision(chosen, bundle.vision_path, num_threads=num_threads)
     return Model(bundle, chosen, Runner(decoder, cache), InputEncoder(bundle, vision))
-
-
-def _max_sequence_pages(bundle: Bundle) -> int:
-    """Most pages one context can take: every token on a page of its own is not more than this."""
-    return bundle.manifest.max_context_tokens
 
 
 def _check_memory(bundle: Bundle, need: Estimate) -> None:
@@ -108,8 +106,8 @@ def _check_memory(bundle: Bundle, need: Estimate) -> None:
         else "this model does not fit at all"
     )
     raise BudgetError(
-        f"{bundle.manifest.name} needs {format_bytes(need.total_bytes)} ({format_bytes(fixed)} model "
-        f"and workspace, {format_bytes(need.pool_bytes)} KV), {format_bytes(available)} are "
+        f"{bundle.manifest.name} needs {format_bytes(need.total_bytes)} ({format_bytes(fixed)} "
+        f"model and workspace, {format_bytes(need.pool_bytes)} KV), {format_bytes(available)} are "
         f"available: {advice}"
     )
 
@@ -120,7 +118,9 @@ class Model:
     Sessions may be used from different threads: each step of the decoder takes the model's lock.
     """
 
-    def __init__(self, bundle: Bundle, device: Device, runner: Runner, inputs: InputEncoder) -> None:
+    def __init__(
+        self, bundle: Bundle, device: Device, runner: Runner, inputs: InputEncoder
+    ) -> None:
         self.bundle = bundle
         self.device = device
         self._runner = runner

@@ -15,7 +15,9 @@ OP_VERSION = 1  # the operator's schema version; changes whenever its inputs or 
 INPUTS_EMBEDS = "inputs_embeds"  # (T, hidden) float32
 POSITION_IDS = "position_ids"  # (T,) int64, or (A, T) int64 when A > 1
 LOGIT_INDICES = "logit_indices"  # (N,) int64, which of the T tokens want logits
-PAGE_TABLE = "page_table"  # (B, M, 2 + A) int32: page id, valid tokens, shift per axis; id -1 = unused
+PAGE_TABLE = (
+    "page_table"  # (B, M, 2 + A) int32: page id, valid tokens, shift per axis; id -1 = unused
+)
 QUERY_STARTS = "query_starts"  # (B + 1,) int32
 SLOT_MAPPING = "slot_mapping"  # (T,) int32, page * page_size + offset, -1 = do not write
 KV_LIMITS = "kv_limits"  # (T,) int32, how many tokens in logical order each query token may see

@@ -29,7 +29,9 @@ class SamplingOptions:
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
         if isinstance(self.stop, str) or not all(self.stop):
-            raise ValueError(f"stop must be a tuple of strings that are not empty, got {self.stop!r}")
+            raise ValueError(
+                f"stop must be a tuple of strings that are not empty, got {self.stop!r}"
+            )
 
 
 class Sampler:

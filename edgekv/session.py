@@ -86,7 +86,8 @@ class Session:
         limits = plan_limits(
             runner.cache,
             num_start=len(start),
-            num_frame=inputs.tokens_per_frame or runner.cache.geometry.page_size,  # text only: pages
+            num_frame=inputs.tokens_per_frame
+            or runner.cache.geometry.page_size,  # text only: pages
             max_context_tokens=max_context_tokens,
             reserve_tokens=reserve_tokens,
         )
@@ -116,7 +117,8 @@ class Session:
         with self._change():
             if not frame.time_s >= self._last_time_s:
                 raise ValueError(
-                    f"frame times must not go backwards: got {frame.time_s} s after {self._last_time_s} s"
+                    f"frame times must not go backwards: got {frame.time_s} s "
+                    f"after {self._last_time_s} s"
                 )
             embeds = self._inputs.frame(frame)
             with self._runner.lock:
@@ -273,10 +275,11 @@ class Session:
     def _change(self) -> Generator[None, None, None]:
         """Lets one thread at a time change the live context; a second one gets an error at once."""
         if not self._changing.acquire(blocking=False):
-            raise SessionError("another thread is changing this session; push and say from one thread")
+            raise SessionError(
+                "another thread is changing this session; push and say from one thread"
+            )
         try:
             self._check_open()
             yield
         finally:
             self._changing.release()
-

@@ -1,7 +1,7 @@
 """The loop over a source: push every frame, ask when a question is due, report what happened.
 
 Owns: when questions are asked, and the figures of a run. Guarantees: constant memory however long
-the source runs; the summary comes last, also after Ctrl-C or an error in a source. Does not know
+the source runs; the summary comes last, also when the run is stopped. Does not know
 how events are shown, nor where frames come from.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from edgekv.media import SourceStats
 from edgekv.latency import LatencyRecord
+from edgekv.media import SourceStats
 from edgekv.memory import anonymous_bytes
 from edgekv.sampling import SamplingOptions
 from edgekv.session import Session, SessionStats
@@ -21,7 +21,7 @@ from edgekv.types import Answer, Frame
 
 
 class FrameSource(Protocol):
-    """What the loop needs of a source; exists so that tests and applications can bring their own."""
+    """What the loop needs of a source; exists so that applications can bring their own."""
 
     def __iter__(self) -> Iterator[Frame]: ...
 
@@ -61,10 +61,16 @@ class AnswerEvent:
     question: Question
     answer: Answer
 
+    @property
+    def right(self) -> bool | None:
+        """Whether the answer is the expected one; None where no answer is known."""
+        expected = self.question.expected
+        return None if expected is None else self.answer.text.strip() == expected
+
 
 @dataclass(frozen=True, slots=True)
 class NoticeEvent:
-    """Something the user should know: a bad frame, a dropped frame, an eviction, a late question."""
+    """Something the user should know: bad or dropped frames, evictions, late questions."""
 
     what: str
     time_s: float
@@ -79,6 +85,8 @@ class Summary:
     num_bad_frames: int
     num_dropped_frames: int
     num_answers: int
+    num_right: int  # of the answers that could be checked
+    num_wrong: int
     num_skipped_questions: int
     duration_s: float  # stream time of the newest frame
     stats: SessionStats
@@ -136,24 +144,30 @@ class StreamRun:
         self._duration_s = duration_s
         self._latency = LatencyRecord()
         self._num_answers = 0
+        self._num_right = 0
+        self._num_wrong = 0
         self._num_skipped = 0
         self._last: Frame | None = None
         self._warm_bytes: int | None = None
         self._seen: dict[str, int] = {}
+        self._stopped = False
 
     def events(self) -> Iterator[StreamEvent]:
-        """Everything that happens, the summary last. Ctrl-C ends the stream, not the summary."""
-        try:
-            for frame in self._source:
-                if self._duration_s is not None and frame.time_s >= self._duration_s:
-                    break
-                yield self._push(frame)
-                yield from self._notices(frame)
-                yield from self._ask_due(frame)
+        """Everything that happens, the summary last."""
+        for frame in self._source:
+            if self._stopped or (self._duration_s is not None and frame.time_s >= self._duration_s):
+                break
+            yield self._push(frame)
+            yield from self._notices(frame)
+            yield from self._ask_due(frame)
+        if not self._stopped:
             yield from self._ask_unasked()
-        except KeyboardInterrupt:
-            pass
         yield self.summary()
+
+    def stop(self) -> None:
+        """End after what is being done now, with the summary. May be called from a signal handler
+        or another thread; a source that is waiting for a frame must be closed as well."""
+        self._stopped = True
 
     def _push(self, frame: Frame) -> FrameEvent:
         began = time.perf_counter()
@@ -196,8 +210,11 @@ class StreamRun:
 
     def _ask(self, question: Question, frame: Frame) -> AnswerEvent:
         answer = self._session.ask(question.prompt, self._options)
+        event = AnswerEvent(frame, question, answer)
         self._num_answers += 1
-        return AnswerEvent(frame, question, answer)
+        self._num_right += event.right is True
+        self._num_wrong += event.right is False
+        return event
 
     def summary(self) -> Summary:
         """The figures so far."""
@@ -208,6 +225,8 @@ class StreamRun:
             num_bad_frames=source.num_bad_frames,
             num_dropped_frames=source.num_dropped_frames,
             num_answers=self._num_answers,
+            num_right=self._num_right,
+            num_wrong=self._num_wrong,
             num_skipped_questions=self._num_skipped,
             duration_s=self._last.time_s if self._last else 0.0,
             stats=self._session.stats(),

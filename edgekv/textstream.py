@@ -31,7 +31,10 @@ class TextStream:
             piece, self._held = self._held[: min(found)], ""
             return piece
         keep = self._possible_stop_length()
-        piece, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        piece, self._held = (
+            self._held[: len(self._held) - keep],
+            self._held[len(self._held) - keep :],
+        )
         return piece
 
     def finish(self) -> str:

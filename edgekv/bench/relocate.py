@@ -1,4 +1,4 @@
-"""``edgekv bench relocate``: relocated pages against keys stored unrotated, eviction after eviction.
+"""``edgekv bench relocate``: relocated pages against keys stored unrotated.
 
 Two runs of the same decoder over the same endless input. One is edgekv's: keys are written once,
 rotated, and moved by page shifts. The other is the plain truth: its keys are kept unrotated in
@@ -9,7 +9,6 @@ with float32 pools, 2e-2 with float16).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,17 +17,19 @@ from rich.console import Console
 from rich.progress import track
 
 from edgekv.bench.report import BenchResult, machine
-from edgekv.bundle import Bundle, Rotation
+from edgekv.bundle import Bundle
 from edgekv.cache import PageCache
-from edgekv.config import KVDtype
+from edgekv.config import KVDtype, KVGeometry, Rotation
 from edgekv.executors import DecoderExecutor, choose_device, create_decoder
 from edgekv.generate import Runner
-from edgekv.types import StepTables
+from edgekv.types import SegmentKind, StepTables
 
 CHECKPOINTS = (1, 100, 5000)
 BOUNDS: dict[KVDtype, float] = {"float32": 1e-4, "float16": 2e-2}
 _NUM_FRAMES = 12  # in the window
-_NUM_PINNED = 5  # tokens; not a multiple of the page size, so that a partly filled page stands first
+_NUM_PINNED = (
+    5  # tokens; not a multiple of the page size, so that a partly filled page stands first
+)
 
 
 def rotate(
@@ -45,7 +46,7 @@ def rotate(
     first, second = slice(0, half), slice(half, 2 * half)
     if rotation.interleaved:
         first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
-    turned = keys.copy()
+    turned: NDArray[np.float64] = keys.copy()
     turned[..., first] = keys[..., first] * np.cos(angle) - keys[..., second] * np.sin(angle)
     turned[..., second] = keys[..., second] * np.cos(angle) + keys[..., first] * np.sin(angle)
     return turned
@@ -54,11 +55,13 @@ def rotate(
 class UnrotatedRun:
     """The reference: one sequence, its keys unrotated in float64, rewritten before every step."""
 
-    def __init__(self, decoder: DecoderExecutor, bundle: Bundle) -> None:
+    def __init__(
+        self, decoder: DecoderExecutor, geometry: KVGeometry, rotations: list[Rotation]
+    ) -> None:
         self._decoder = decoder
-        self._geometry = bundle.geometry
-        self._rotations = bundle.manifest.layer_rotations()
-        shape = (bundle.geometry.num_layers, 0, bundle.geometry.num_kv_heads, bundle.geometry.head_dim)
+        self._geometry = geometry
+        self._rotations = rotations  # one per layer
+        shape = (geometry.num_layers, 0, geometry.num_kv_heads, geometry.head_dim)
         self._keys: NDArray[np.float64] = np.zeros(shape)  # (L, n, Hk, D), unrotated
         self._values: NDArray[np.float64] = np.zeros(shape)  # (L, n, Hk, D)
 
@@ -71,10 +74,13 @@ class UnrotatedRun:
         keys, values = self._read(num_old + num_new)
         new = slice(num_old, None)
         positions = np.arange(num_old, num_old + num_new)[None].repeat(self._num_axes, 0)
-        plain = [rotate(k[new], positions, r, -1) for k, r in zip(keys, self._rotations, strict=True)]
+        plain = [
+            rotate(k[new], positions, r, -1) for k, r in zip(keys, self._rotations, strict=True)
+        ]
         self._keys = np.concatenate([self._keys, np.stack(plain)], axis=1)
         self._values = np.concatenate([self._values, values[:, new]], axis=1)
-        return logits[0]
+        last: NDArray[np.float32] = logits[0]
+        return last
 
     def drop(self, first: int, count: int) -> None:
         """Forget tokens; those behind them stand ``count`` positions earlier from now on."""
@@ -129,67 +135,66 @@ class UnrotatedRun:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    dtype: KVDtype
-    max_difference: dict[int, float]  # at each checkpoint: the largest of |Δlogit| so far
-    max_logit: float
-
-
 def run(path: Path, *, evictions: int = CHECKPOINTS[-1], console: Console) -> BenchResult:
     """Compare at evictions 1, 100 and 5,000, float32 and float16 pools."""
+    bundle = Bundle.open(path)
     figures: dict[str, float] = {}
     bounds: dict[str, tuple[str, float]] = {}
     for dtype, bound in BOUNDS.items():
-        case = _compare(path, dtype, evictions, console)
-        for eviction, difference in case.max_difference.items():
+        for eviction, difference in _compare(bundle, dtype, evictions, console).items():
             name = f"{dtype}_max_dlogit_at_{eviction}"
             figures[name] = difference
             bounds[name] = ("<=", bound)
-            console.print(
-                f"{dtype} pools, up to eviction {eviction}: |Δlogit| ≤ {difference:.2e} "
-                f"(bound {bound:g}, largest logit {case.max_logit:.1f})"
-            )
-    return BenchResult("relocate", machine(), figures, {"baseline": "keys stored unrotated"}, bounds)
+    return BenchResult("relocate", machine(), figures, {"run": "keys stored unrotated"}, bounds)
 
 
-def _compare(path: Path, dtype: KVDtype, evictions: int, console: Console) -> _Case:
-    bundle = Bundle.open(path, kv_dtype=dtype)
-    device = choose_device("cpu")
-    num_frame_tokens = bundle.tokens_per_image or bundle.geometry.page_size
-    window = _NUM_PINNED + (_NUM_FRAMES + 1) * num_frame_tokens
-    num_pages = 4 * bundle.geometry.pages_for(window)
-    decoders = [
-        create_decoder(device, bundle.decoder_path, bundle.geometry, num_pages=num_pages)
-        for _ in range(2)
-    ]
-    cache = PageCache(bundle.geometry, num_pages)
-    runner, reference, sequence = Runner(decoders[0], cache), UnrotatedRun(decoders[1], bundle), cache.open()
+class _Pair:
+    """The two runs side by side, fed the same tokens."""
+
+    def __init__(self, bundle: Bundle, dtype: KVDtype) -> None:
+        geometry = bundle.geometry_for(dtype)
+        self.num_frame = bundle.tokens_per_image or geometry.page_size
+        num_pages = 2 * geometry.pages_for(_NUM_PINNED + (_NUM_FRAMES + 2) * self.num_frame)
+        device, graph = choose_device("cpu"), bundle.decoder_path_for(dtype)
+        self.decoders = [
+            create_decoder(device, graph, geometry, num_pages=num_pages) for _ in range(2)
+        ]
+        cache = PageCache(geometry, num_pages)
+        self._runner = Runner(self.decoders[0], cache)
+        self._sequence = cache.open()
+        manifest = bundle.manifest
+        rotations = [manifest.rotations[place] for place in manifest.layer_rotations]
+        self._reference = UnrotatedRun(self.decoders[1], geometry, rotations)
+
+    def feed(self, kind: SegmentKind, embeds: NDArray[np.float32]) -> float:
+        """Append to both; the largest difference of their logits."""
+        got = self._runner.feed(self._sequence, kind, embeds)
+        return float(np.abs(got - self._reference.feed(embeds)).max())
+
+    def drop(self, which: int) -> None:
+        """Drop frame number ``which`` of the window from both."""
+        self._sequence.drop([int(self._sequence.segment_table().ids[1 + which])])
+        self._reference.drop(_NUM_PINNED + which * self.num_frame, self.num_frame)
+
+
+def _compare(bundle: Bundle, dtype: KVDtype, evictions: int, console: Console) -> dict[int, float]:
+    """Largest |Δlogit| up to each checkpoint; every third eviction takes a middle frame."""
+    pair = _Pair(bundle, dtype)
     random = np.random.default_rng(0)
 
     def tokens(count: int) -> NDArray[np.float32]:
         return bundle.embed(random.integers(0, bundle.manifest.vocab_size, count))
 
-    start = tokens(_NUM_PINNED)
-    runner.feed(sequence, "system", start)
-    reference.feed(start)
+    pair.feed("system", tokens(_NUM_PINNED))
     for _ in range(_NUM_FRAMES):
-        frame = tokens(num_frame_tokens)
-        runner.feed(sequence, "frame", frame)
-        reference.feed(frame)
-    largest, biggest, at = 0.0, 0.0, {}
-    for eviction in track(
-        range(1, evictions + 1), f"{dtype} pools", console=console, transient=True
-    ):
-        which = int(random.integers(_NUM_FRAMES)) if eviction % 3 == 0 else 0
-        sequence.drop([int(sequence.segment_table().ids[1 + which])])
-        reference.drop(_NUM_PINNED + which * num_frame_tokens, num_frame_tokens)
-        frame = tokens(num_frame_tokens)
-        got, expected = runner.feed(sequence, "frame", frame), reference.feed(frame)
-        largest = max(largest, float(np.abs(got - expected).max()))
-        biggest = max(biggest, float(np.abs(expected).max()))
+        pair.feed("frame", tokens(pair.num_frame))
+    largest, found = 0.0, {}
+    steps = range(1, evictions + 1)
+    for eviction in track(steps, f"{dtype} pools", console=console, transient=True):
+        pair.drop(int(random.integers(_NUM_FRAMES)) if eviction % 3 == 0 else 0)
+        largest = max(largest, pair.feed("frame", tokens(pair.num_frame)))
         if eviction in CHECKPOINTS or eviction == evictions:
-            at[eviction] = largest
-    for decoder in decoders:
+            found[eviction] = largest
+    for decoder in pair.decoders:
         decoder.close()
-    return _Case(dtype, at, biggest)
+    return found

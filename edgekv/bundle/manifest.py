@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from edgekv.bundle.decode import decode, parse_json
-from edgekv.config import ImageSettings, KVDtype, KVGeometry
+from edgekv.config import ImageSettings, KVDtype, KVGeometry, Rotation
 from edgekv.errors import BundleError
 from edgekv.names import OP_VERSION
 
@@ -113,6 +113,8 @@ class Manifest:
     geometry: KVGeometry  # with the KV dtype that is used when the caller names none
     decoders: dict[str, str]  # KV dtype -> graph file; they share their weights
     shiftable: bool  # whether cached pages may move to other positions
+    rotations: tuple[Rotation, ...]  # the different ones
+    layer_rotations: tuple[int, ...]  # (num_layers,) which of them each layer uses
     hidden_size: int
     vocab_size: int
     max_context_tokens: int
@@ -130,6 +132,12 @@ class Manifest:
         for name in ("hidden_size", "vocab_size", "max_context_tokens", "opset"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if len(self.layer_rotations) != self.geometry.num_layers or not all(
+            0 <= place < len(self.rotations) for place in self.layer_rotations
+        ):
+            raise ValueError(
+                f"layer_rotations must hold {self.geometry.num_layers} indices into rotations"
+            )
         if any(token >= self.vocab_size for token in self.prompt.eos_ids):
             raise ValueError(f"eos_ids must lie below vocab_size {self.vocab_size}")
         self._check_files()

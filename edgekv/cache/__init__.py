@@ -12,7 +12,7 @@ Typical use::
 
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
-from edgekv.cache.check import InvariantError, check
+from edgekv.cache.invariants import InvariantError, check
 from edgekv.cache.page_cache import PageCache
 from edgekv.cache.segments import Segment, SegmentTable
 from edgekv.cache.sequence import Sequence

@@ -1,9 +1,9 @@
 """The pages of a pool: which are free, who holds the others, and which a running step still reads.
 
 Owns: the free stack, one reference count and one fence count per page.
-Guarantees: every page is in exactly one of four states and the counts of the states sum to the pool;
-    an operation that fails changes nothing; a page released while a step in flight names it is not
-    handed out before that step ends.
+Guarantees: every page is in exactly one of four states and the counts of the states sum to the
+    pool; an operation that fails changes nothing; a page released while a step in flight names it
+    is not handed out before that step ends.
 Does not know: what a page holds, sequences, segments, devices. Not safe for use from two threads.
 
 States: *live* (held at least once), *in flight* (held by nobody, but named by a step that has not
@@ -31,9 +31,9 @@ class PageAllocator:
             raise ValueError(f"a pool needs at least 1 page, got {num_pages}")
         self.num_pages = num_pages
         # Kept as intp because NumPy indexes by it several times faster than by int32.
-        self._free = np.arange(num_pages - 1, -1, -1, dtype=np.intp)  # (num_pages,) stack, top last
-        self._num_free = num_pages
-        self._lowest_free = num_pages
+        self._free = np.arange(num_pages, dtype=np.intp)  # (num_pages,) a stack from _top on
+        self._top = 0
+        self._highest_top = 0
         self._num_in_flight = 0
         self._refs = np.zeros(num_pages, dtype=np.int32)  # (num_pages,) holders of each page
         self._fences = np.zeros(num_pages, dtype=np.int32)  # (num_pages,) uses by steps in flight
@@ -44,17 +44,17 @@ class PageAllocator:
 
     @property
     def num_free(self) -> int:
-        return self._num_free
+        return self.num_pages - self._top
 
     @property
     def counts(self) -> PageCounts:
         return PageCounts(
             num_pages=self.num_pages,
-            free=self._num_free,
-            live=self.num_pages - self._num_free - self._num_in_flight,
+            free=self.num_free,
+            live=self._top - self._num_in_flight,
             cached=0,
             in_flight=self._num_in_flight,
-            peak=self.num_pages - self._lowest_free,
+            peak=self._highest_top,
         )
 
     def allocate(self, num_pages: int) -> Pages:
@@ -64,13 +64,14 @@ class PageAllocator:
         """
         if num_pages < 0:
             raise ValueError(f"number of pages must not be negative, got {num_pages}")
-        if num_pages > self._num_free:
-            raise OutOfPagesError(num_pages, self._num_free)
-        start = self._num_free - num_pages
-        index = self._free[start : self._num_free][::-1]
+        top = self._top + num_pages
+        if top > self.num_pages:
+            raise OutOfPagesError(num_pages, self.num_free)
+        index = self._free[self._top : top]
         self._refs[index] = 1
-        self._num_free = start
-        self._lowest_free = min(self._lowest_free, start)
+        self._top = top
+        if top > self._highest_top:
+            self._highest_top = top
         return index.astype(np.int32)
 
     def retain(self, pages: Pages) -> None:
@@ -87,7 +88,7 @@ class PageAllocator:
         index = self._index(pages)
         refs = self._live_refs(index) - 1
         self._refs[index] = refs
-        idle = index[refs == 0]
+        idle = index[refs == 0] if np.count_nonzero(refs) else index
         if self._steps:
             fenced = self._fences[idle] > 0
             self._num_in_flight += int(np.count_nonzero(fenced))
@@ -97,6 +98,10 @@ class PageAllocator:
     def ref_counts(self, pages: Pages) -> NDArray[np.int32]:
         """Holders of each of the distinct ``pages``: (n,) int32, a copy."""
         return self._refs[self._index(pages)]
+
+    def is_writable(self, page: int) -> bool:
+        """Whether one holder alone has the page and no step in flight reads or writes it."""
+        return bool(self._refs[page] == 1 and self._fences[page] == 0)
 
     def begin_step(self, rows: Iterable[Pages]) -> int:
         """Fence the live pages of ``rows`` until ``end_step`` gets the returned token.
@@ -114,7 +119,7 @@ class PageAllocator:
         return token
 
     def end_step(self, token: int) -> None:
-        """The device no longer touches the step's pages: free those that were released meanwhile."""
+        """The device no longer touches the step's pages: free those released meanwhile."""
         if token not in self._steps:
             raise CacheError(f"step {token} is not in flight")
         indices = self._steps.pop(token)
@@ -132,7 +137,7 @@ class PageAllocator:
         """Everything the allocator knows, as read-only copies."""
         return AllocatorSnapshot(
             counts=self.counts,
-            free=frozen(self._free[: self._num_free].astype(np.int32)),
+            free=frozen(self._free[self._top :].astype(np.int32)),
             refs=frozen(self._refs),
             fences=frozen(self._fences),
             steps=tuple(
@@ -141,10 +146,8 @@ class PageAllocator:
         )
 
     def _push(self, index: NDArray[np.intp]) -> None:
-        # Reversed, so that giving back what was just taken leaves the stack as it was.
-        end = self._num_free + index.size
-        self._free[self._num_free : end] = index[::-1]
-        self._num_free = end
+        self._free[self._top - index.size : self._top] = index
+        self._top -= index.size
 
     def _index(self, pages: Pages) -> NDArray[np.intp]:
         """``pages`` to index with. Rejects ids out of range, and repeats: they would count once."""

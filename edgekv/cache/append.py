@@ -1,8 +1,8 @@
 """The plan of one append: where its tokens will stand, what they may see, which pages they take.
 
 Owns: ``Append`` (a pending plan) and the arithmetic behind its per-token arrays.
-Guarantees: making a plan changes nothing a reader of the sequence can see; its arrays are its own and
-    never written again, and die with it.
+Guarantees: making a plan changes nothing a reader of the sequence can see; its arrays are its own
+    and never written again, and die with it.
 Does not know: the allocator, other sequences, steps beyond the one that may carry it.
 """
 
@@ -33,7 +33,7 @@ class Append:
     num_tokens: int
     extend: bool
     tail_tokens: int  # how many go into the page the sequence ends with
-    copy_page: int  # the page that replaces that one because others hold it too, -1 = none
+    copy_page: int  # replaces that page because others hold it or a step uses it, -1 = none
     pages: NDArray[np.int32]  # (k,) new pages behind the sequence's
     slots: NDArray[np.int32]  # (num_tokens,) page * page_size + offset
     positions: NDArray[np.int64]  # (R, num_tokens) current positions
@@ -67,7 +67,7 @@ class Append:
     def table_rows(self, num_columns: int) -> NDArray[np.int32]:
         """(pages, num_columns) page-table entries as the step must see them: a copy."""
         table = self.sequence.table
-        rows = table.staged(self.pages.size)[:, :num_columns].copy()
+        rows = np.array(table.staged(self.pages.size)[:, :num_columns])
         if self.tail_tokens:
             rows[table.num_pages - 1, 1] += self.tail_tokens
             if self.copy_page >= 0:
@@ -80,31 +80,15 @@ class Append:
 
 
 def slots_for(
-    tail_page: int,
-    tail_valid: int,
-    tail_tokens: int,
-    pages: NDArray[np.int32],
-    num_tokens: int,
-    page_size: int,
+    tail_slot: int, tail_tokens: int, pages: NDArray[np.int32], num_tokens: int, page_size: int
 ) -> NDArray[np.int32]:
-    """(num_tokens,) slots: the rest of the tail page first, then the new pages from their starts."""
+    """(num_tokens,) slots: ``tail_tokens`` from ``tail_slot`` on, then new pages from the start."""
     slots = np.empty(num_tokens, dtype=np.int32)
-    if tail_tokens:
-        start = tail_page * page_size + tail_valid
-        slots[:tail_tokens] = np.arange(start, start + tail_tokens, dtype=np.int32)
+    slots[:tail_tokens] = np.arange(tail_slot, tail_slot + tail_tokens, dtype=np.int32)
     rest = num_tokens - tail_tokens
-    if rest:
-        grid = pages[:, None] * np.int32(page_size) + np.arange(page_size, dtype=np.int32)
-        slots[tail_tokens:] = grid.ravel()[:rest]
+    grid = pages[:, None] * np.int32(page_size) + np.arange(page_size, dtype=np.int32)
+    slots[tail_tokens:] = grid.ravel()[:rest]
     return slots
-
-
-def valid_for(num_pages: int, num_tokens: int, page_size: int) -> NDArray[np.int32]:
-    """(num_pages,) valid tokens of pages that ``num_tokens`` tokens fill one after another."""
-    valid = np.full(num_pages, page_size, dtype=np.int32)
-    if num_pages:
-        valid[-1] = num_tokens - (num_pages - 1) * page_size
-    return valid
 
 
 def limits_for(indices: NDArray[np.int32], bidirectional: bool | Runs) -> NDArray[np.int32]:
@@ -130,22 +114,26 @@ def relative_positions(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Positions relative to the sequence's next one (R, n), and how far that one moves (R,).
 
-    Without ``positions`` tokens count up on every axis; without ``advance`` the next position is one
-    behind the largest of any axis, as Qwen2-VL counts.
+    Without ``positions`` tokens count up on every axis; without ``advance`` the next position is
+    one behind the largest of any axis, as Qwen2-VL counts.
     """
     if positions is None:
-        relative = np.broadcast_to(np.arange(num_tokens, dtype=np.int64), (num_axes, num_tokens))
+        relative = np.empty((num_axes, num_tokens), dtype=np.int64)
+        relative[:] = np.arange(num_tokens)
+        largest = num_tokens - 1
     else:
         given = np.asarray(positions)
         if given.shape != (num_axes, num_tokens) or not np.issubdtype(given.dtype, np.integer):
+            wanted = f"({num_axes}, {num_tokens})"
             raise ValueError(
-                f"positions must be integers ({num_axes}, {num_tokens}), got {given.dtype} {given.shape}"
+                f"positions must be integers {wanted}, got {given.dtype} {given.shape}"
             )
         if given.min() < 0:
             raise ValueError(f"positions are relative and not negative, got {given.min()}")
         relative = given.astype(np.int64)
+        largest = int(relative.max())
     if advance is None:
-        move = np.full(num_axes, relative.max() + 1, dtype=np.int32)
+        move = np.full(num_axes, largest + 1, dtype=np.int32)
     else:
         given = np.asarray(advance)
         if given.shape not in ((), (num_axes,)) or not np.issubdtype(given.dtype, np.integer):

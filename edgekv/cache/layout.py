@@ -42,7 +42,7 @@ class Layout:
 
     def clear(self) -> NDArray[np.int32]:
         """Forget everything: (n,) pages taken out."""
-        released = self.table.page_ids.copy()
+        released = np.array(self.table.page_ids)
         self.table.num_pages = 0
         self.segments.cut(0)
         self.next_position[:] = 0
@@ -99,7 +99,7 @@ class Layout:
             raise ValueError(f"cannot cut inside {kind} segment {rows['id'][cut]}")
         valid_ends = np.cumsum(self.table.valid)
         num_pages = int(np.searchsorted(valid_ends, num_tokens)) + 1 if num_tokens else 0
-        released = self.table.page_ids[num_pages:].copy()
+        released = np.array(self.table.page_ids[num_pages:])
         self.next_position -= rows["span"][cut:].sum(axis=0, dtype=np.int32)
         if left:
             rows["num_pages"][cut] = num_pages - int(rows["num_pages"][:cut].sum())

@@ -1,7 +1,8 @@
 """The host's side of one model's KV pool: open sequences over it, steps through it, its figures.
 
 Owns: the allocator and the list of open sequences of one pool.
-Guarantees: the host's arrays are the only record of where tokens stand; executors are told by tables.
+Guarantees: the host's arrays are the only record of where tokens stand; executors are told by
+    tables.
 Does not know: the pool's memory (executors own it), what runs a step, who is asking.
 """
 
@@ -79,8 +80,8 @@ class PageCache:
             sequences=tuple(sequence.snapshot() for sequence in self.sequences),
         )
 
-    def utilization(self) -> float:
-        """Valid tokens / (live pages * page size), shared pages counted once; 1.0 when none is live."""
+    def utilisation(self) -> float:
+        """Valid tokens / (live pages * page size), shared pages once; 1.0 if none is live."""
         live = self.counts.live
         if live == 0:
             return 1.0

@@ -1,7 +1,7 @@
 """The typed segments of one sequence, in order, in one preallocated structured array.
 
-Owns: what a segment is (``Segment``), many of them as columns (``SegmentTable``, what retention rules
-    read) and the mutable list behind both (``SegmentList``).
+Owns: what a segment is (``Segment``), many of them as columns (``SegmentTable``, what retention
+    rules read) and the mutable list behind both (``SegmentList``).
 Guarantees: no Python object per stored segment; ids grow and are never used twice in a sequence and
     its forks' common past; removing any number of segments is one batched move.
 Does not know: page ids, shifts, the allocator.
@@ -107,9 +107,8 @@ class SegmentList:
 
     def push(self, kind: int, index: int, time_s: float) -> None:
         """Start an empty segment at the end."""
-        row = self._rows[self._size]
-        row["id"], row["kind"], row["index"], row["time_s"] = self._next_id, kind, index, time_s
-        row["num_pages"], row["num_tokens"], row["span"], row["uniform"] = 0, 0, 0, True
+        # In the order of segment_dtype: one assignment costs a fraction of eight.
+        self._rows[self._size] = (self._next_id, index, time_s, 0, 0, 0, kind, True)
         self._size += 1
         self._next_id += 1
 
@@ -125,7 +124,7 @@ class SegmentList:
         self._size = first + kept.size
 
     def indices_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the segments with these distinct ids stand: (n,). Raises ValueError for an unknown id."""
+        """Where the segments with these ids stand: (n,). Raises ValueError: unknown, repeated."""
         own = self.rows["id"]
         found = np.searchsorted(own, ids)  # ids grow along the list
         known = np.isin(ids, own)

@@ -14,17 +14,17 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Collection
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.allocator import PageAllocator
-from edgekv.cache.append import Append, Runs, limits_for, relative_positions, slots_for, valid_for
+from edgekv.cache.append import Append, Runs, limits_for, relative_positions, slots_for
 from edgekv.cache.layout import Layout
 from edgekv.cache.segments import KIND_CODES, KINDS, Segment, SegmentTable
 from edgekv.cache.snapshot import SequenceSnapshot, frozen
-from edgekv.cache.table import SHIFT, VALID, PageTable
+from edgekv.cache.table import SHIFT, PageTable
 from edgekv.config import KVGeometry
 from edgekv.errors import CacheError, ContextError
 from edgekv.types import SegmentKind
@@ -51,8 +51,20 @@ class PoolState:
         return max(self.geometry.num_rope_axes, 1)
 
 
+class Tail(NamedTuple):
+    """The last page, as far as an append continues it."""
+
+    page: int
+    valid: int  # tokens in it before the append
+    num_tokens: int  # tokens of the append that go into it, 0 = none
+    copy: bool  # others hold or use it: it must be copied first
+
+
+_NO_TAIL = Tail(-1, 0, 0, copy=False)
+
+
 class Sequence:
-    """A list of tokens in pages. Made by ``PageCache.open`` and ``fork``; usable in a ``with`` block."""
+    """Tokens in pages. Made by ``PageCache.open`` and ``fork``; usable in a ``with`` block."""
 
     def __init__(self, pool: PoolState, parent: Sequence | None = None) -> None:
         self._pool = pool
@@ -85,7 +97,7 @@ class Sequence:
     @property
     def next_position(self) -> NDArray[np.int32]:
         """(R,) where the next token stands on each axis; not the number of tokens. A copy."""
-        return self._layout.next_position.copy()
+        return np.array(self._layout.next_position)
 
     @property
     def pending(self) -> Append | None:
@@ -105,15 +117,15 @@ class Sequence:
         return self._layout.segments.table()
 
     def private_pages(self) -> NDArray[np.int32]:
-        """(num_segments,) pages of each segment that nobody else holds: what a drop frees at once."""
+        """(num_segments,) pages of each segment that nobody else holds: what a drop frees."""
         alone = self._pool.allocator.ref_counts(self.table.page_ids) == 1
         owner = np.repeat(np.arange(self.num_segments), self._layout.segments.rows["num_pages"])
         return np.bincount(owner[alone], minlength=self.num_segments).astype(np.int32)
 
     def pages_needed(self, kind: SegmentKind, num_tokens: int, *, extend: bool = False) -> int:
         """Free pages that ``append`` with the same arguments would take now."""
-        tail_tokens, copy = self._continue_tail(kind, num_tokens, extend=extend, index=-1)
-        return self._pool.geometry.pages_for(num_tokens - tail_tokens) + copy
+        tail = self._tail_for(kind, num_tokens, extend=extend, index=-1)
+        return self._pool.geometry.pages_for(num_tokens - tail.num_tokens) + tail.copy
 
     def append(
         self,
@@ -139,37 +151,34 @@ class Sequence:
         """
         self._require_idle()
         pool = self._pool
-        tail_tokens, copy = self._continue_tail(kind, num_tokens, extend=extend, index=index)
+        tail = self._tail_for(kind, num_tokens, extend=extend, index=index)
         relative, move = relative_positions(pool.num_axes, num_tokens, positions, advance)
         absolute = relative + self._layout.next_position[:, None]
         indices = np.arange(self.num_tokens, self.num_tokens + num_tokens, dtype=np.int32)
         limits = limits_for(indices, bidirectional)
-        num_new = pool.geometry.pages_for(num_tokens - tail_tokens)
-        self._check_room(num_new, int(absolute.max()))
-        taken = pool.allocator.allocate(num_new + copy)
-        copy_page, pages = (int(taken[0]), taken[1:]) if copy else (-1, taken)
-        size = pool.geometry.page_size
-        tail, tail_valid = self.table.rows[-1, :SHIFT].tolist() if tail_tokens else (-1, 0)
-        base = self.next_position
-        if extend:
-            base -= self._layout.segments.last["span"]
-        self.table.stage(pages, valid_for(num_new, num_tokens - tail_tokens, size), base)
+        num_new = pool.geometry.pages_for(num_tokens - tail.num_tokens)
+        self._check_room(num_new, absolute)
+        taken = pool.allocator.allocate(num_new + tail.copy)
+        pages = taken[int(tail.copy) :]
+        copy_page = int(taken[0]) if tail.copy else -1
+        first_slot = (copy_page if tail.copy else tail.page) * pool.geometry.page_size + tail.valid
+        self._stage(pages, num_tokens - tail.num_tokens, extend=extend)
         self._pending = Append(
             sequence=self,
             kind=kind,
             num_tokens=num_tokens,
             extend=extend,
-            tail_tokens=tail_tokens,
+            tail_tokens=tail.num_tokens,
             copy_page=copy_page,
             pages=pages,
             slots=slots_for(
-                copy_page if copy else tail, tail_valid, tail_tokens, pages, num_tokens, size
+                first_slot, tail.num_tokens, pages, num_tokens, pool.geometry.page_size
             ),
             positions=absolute,
             query_indices=indices,
             kv_limits=limits,
             advance=move,
-            uniform=positions is None and bool((move == num_tokens).all()),
+            uniform=positions is None and (advance is None or bool((move == num_tokens).all())),
             index=index,
             time_s=time_s,
         )
@@ -178,7 +187,9 @@ class Sequence:
     def commit(self, append: Append) -> None:
         """The append's tokens are written: count them. Called by the step."""
         self._require_pending(append)
-        self._pool.allocator.release(self._layout.grow(append))
+        replaced = self._layout.grow(append)
+        if replaced.size:
+            self._pool.allocator.release(replaced)
         append.state = "committed"
         self._pending = None
 
@@ -211,8 +222,11 @@ class Sequence:
         self._pool.allocator.release(self._layout.drop(ids))
 
     def truncate(self, num_tokens: int) -> None:
-        """Keep the first ``num_tokens`` tokens. A frame, or a segment with positions of its own, can
-        only leave whole: ValueError when the cut falls inside one."""
+        """Keep the first ``num_tokens`` tokens.
+
+        A frame, or a segment with positions of its own, leaves whole or not at all: ValueError when
+        the cut falls inside one.
+        """
         self._require_idle()
         if not 0 <= num_tokens <= self.num_tokens:
             raise ValueError(f"cannot keep {num_tokens} of {self.num_tokens} tokens")
@@ -252,16 +266,14 @@ class Sequence:
     ) -> None:
         self.close()
 
-    def _continue_tail(
-        self, kind: str, num_tokens: int, *, extend: bool, index: int
-    ) -> tuple[int, int]:
-        """Tokens that go into the last page, and 1 if that page must be copied first."""
+    def _tail_for(self, kind: str, num_tokens: int, *, extend: bool, index: int) -> Tail:
+        """What an append can put into the last page."""
         if kind not in KIND_CODES:
             raise ValueError(f"segment kind must be one of {', '.join(KINDS)}, got {kind!r}")
         if num_tokens < 1:
             raise ValueError(f"an append needs at least 1 token, got {num_tokens}")
         if not extend:
-            return 0, 0
+            return _NO_TAIL
         if not self.num_segments:
             raise ValueError(f"cannot extend a {kind} segment, the sequence is empty")
         last = self._layout.segments.last
@@ -269,25 +281,28 @@ class Sequence:
             raise ValueError(f"cannot extend a {KINDS[last['kind']]} segment with {kind} tokens")
         if index not in (-1, last["index"]):
             raise ValueError(f"cannot extend frame {last['index']} with tokens of frame {index}")
-        row = self.table.rows[-1]
-        # One page has one shift: once the tail has moved, new tokens need a page of their own.
-        if row[SHIFT : SHIFT + self.table.num_axes].any():
-            return 0, 0
-        tail_tokens = min(num_tokens, self._pool.geometry.page_size - int(row[VALID]))
-        shared = (
-            tail_tokens > 0 and self._pool.allocator.ref_counts(self.table.page_ids[-1:])[0] > 1
-        )
-        return tail_tokens, int(shared)
+        page, valid = self.table.rows[-1, :SHIFT].tolist()
+        fitting = min(num_tokens, self._pool.geometry.page_size - valid)
+        if fitting == 0 or self.table.tail_has_moved:
+            return _NO_TAIL
+        return Tail(page, valid, fitting, copy=not self._pool.allocator.is_writable(page))
 
-    def _check_room(self, num_new: int, last_position: int) -> None:
+    def _stage(self, pages: NDArray[np.int32], num_tokens: int, *, extend: bool) -> None:
+        """Prepare table entries for ``num_tokens`` tokens in new ``pages`` of one segment."""
+        base = self._layout.next_position
+        if extend:
+            base = base - self._layout.segments.last["span"]
+        self.table.stage(pages, num_tokens, self._pool.geometry.page_size, base)
+
+    def _check_room(self, num_new: int, positions: NDArray[np.int64]) -> None:
         pool = self._pool
-        if self.num_pages + num_new > pool.max_pages:
+        # A pool that has too few pages is the allocator's error, also for the only sequence in it.
+        if pool.max_pages - self.num_pages < num_new <= pool.allocator.num_free:
+            held = f"the sequence holds {self.num_pages} of at most {pool.max_pages}"
+            raise ContextError(f"need {num_new} more pages, {held}")
+        if pool.max_positions is not None and (last := int(positions.max())) >= pool.max_positions:
             raise ContextError(
-                f"need {num_new} more pages, the sequence holds {self.num_pages} of at most {pool.max_pages}"
-            )
-        if pool.max_positions is not None and last_position >= pool.max_positions:
-            raise ContextError(
-                f"need position {last_position}, the model's last is {pool.max_positions - 1}"
+                f"need position {last}, the model's last is {pool.max_positions - 1}"
             )
 
     def _require_open(self) -> None:

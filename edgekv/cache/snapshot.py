@@ -18,7 +18,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 def frozen(array: NDArray[Scalar]) -> NDArray[Scalar]:
     """A read-only copy."""
-    twin = array.copy()
+    twin: NDArray[Scalar] = array.copy()
     twin.flags.writeable = False
     return twin
 
@@ -40,7 +40,7 @@ class AllocatorSnapshot:
     """An allocator at one moment."""
 
     counts: PageCounts
-    free: NDArray[np.int32]  # (free,) the free stack, top last
+    free: NDArray[np.int32]  # (free,) the free stack, top first
     refs: NDArray[np.int32]  # (num_pages,) holders
     fences: NDArray[np.int32]  # (num_pages,) uses by steps in flight
     steps: tuple[NDArray[np.int32], ...]  # rows of pages that steps in flight use

@@ -1,10 +1,12 @@
 """One step of the decoder over the appends of several sequences: its tables, its fence, its end.
 
 Owns: the arrays of one step and the fence that keeps every page they name from being reused.
-Guarantees: the arrays are made for this step, are read-only and never written again, so a device may
-    still read them after the call that took them returned; a step ends exactly once, for all its
-    appends together; appends that were aborted meanwhile (their sequence was closed) are skipped.
-Does not know: who executes the step, and when the device has finished: the caller says so by ending it.
+Guarantees: the arrays are made for this step, are read-only and never written again, so a device
+    may still read them after the call that took them returned; a step ends exactly once, for all
+    its appends together; appends aborted meanwhile (their sequence was closed) are skipped; no
+    slot that a step in flight reads is written by another step, in whatever order they run.
+Does not know: who executes the step, and when the device has finished: the caller says so by
+    ending it.
 """
 
 from __future__ import annotations

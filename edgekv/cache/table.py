@@ -39,17 +39,27 @@ class PageTable:
         """(num_pages,) valid tokens, a live view."""
         return self._rows[: self.num_pages, VALID]
 
+    @property
+    def tail_has_moved(self) -> bool:
+        """Whether the last page has moved: it has one shift, so no new token can join it."""
+        return bool(self.rows[-1, SHIFT : SHIFT + self.num_axes].any())
+
     def staged(self, num_new: int) -> NDArray[np.int32]:
         """The committed entries and ``num_new`` staged ones, as ``rows``. A live view."""
         return self._rows[: self.num_pages + num_new]
 
     def stage(
-        self, pages: NDArray[np.int32], valid: NDArray[np.int32], base: NDArray[np.int32]
+        self,
+        pages: NDArray[np.int32],  # (n,)
+        num_tokens: int,  # that fill the pages one after another
+        page_size: int,
+        base: NDArray[np.int32],  # (num_axes,) where their segment starts
     ) -> None:
-        """Prepare entries behind the committed ones: ``pages``, ``valid`` (n,), ``base`` (num_axes,)."""
+        """Prepare entries behind the committed ones, with shift 0."""
         rows = self._rows[self.num_pages : self.num_pages + pages.size]
         rows[:, ID] = pages
-        rows[:, VALID] = valid
+        rows[:, VALID] = page_size
+        rows[-1:, VALID] -= pages.size * page_size - num_tokens
         rows[:, SHIFT : SHIFT + self.num_axes] = 0
         rows[:, SHIFT + self.num_axes :] = base
 

@@ -18,16 +18,18 @@ _COMMANDS = {
 
 
 class _LazyGroup(click.Group):
-    def list_commands(self, context: click.Context) -> list[str]:
+    """Knows its commands by name and imports one when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        if name not in _COMMANDS:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"edgekv.cli.{name}").command
+        command: click.Command = importlib.import_module(f"edgekv.cli.{cmd_name}").command
         return command
 
-    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 

@@ -13,6 +13,12 @@ _MODEL = click.option(
 )
 
 
+def _console() -> Console:
+    """A console wide enough for the tables where there is no terminal to say how wide it is."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=140)
+
+
 @click.group(name="bench")
 def command() -> None:
     """Figures, each beside its baseline in the same run; the last line is one JSON object."""
@@ -24,7 +30,7 @@ def alloc() -> int:
     from edgekv.bench import alloc as bench
     from edgekv.bench.report import emit
 
-    return emit(bench.run(), Console(highlight=False))
+    return emit(bench.run(), _console())
 
 
 @command.command()
@@ -36,21 +42,27 @@ def relocate(model: Path | None, evictions: int) -> int:
     from edgekv.bench.report import emit
     from edgekv.demo_bundle import demo_bundle_path
 
-    console = Console(highlight=False)
-    return emit(bench.run(model or demo_bundle_path(), evictions=evictions, console=console), console)
+    console = _console()
+    return emit(
+        bench.run(model or demo_bundle_path(), evictions=evictions, console=console), console
+    )
 
 
 @command.command()
 @_MODEL
-@click.option("--clips", type=click.IntRange(min=1), default=150, show_default=True, help="Short clips.")
-@click.option("--streams", type=click.IntRange(min=1), default=4, show_default=True, help="Long streams.")
+@click.option(
+    "--clips", type=click.IntRange(min=1), default=150, show_default=True, help="Short clips."
+)
+@click.option(
+    "--streams", type=click.IntRange(min=1), default=4, show_default=True, help="Long streams."
+)
 def accuracy(model: Path | None, clips: int, streams: int) -> int:
     """The demo model on held-out drawn video, in the window and on streams 20 windows long."""
     from edgekv.bench import accuracy as bench
     from edgekv.bench.report import emit
     from edgekv.demo_bundle import demo_bundle_path
 
-    console = Console(highlight=False)
+    console = _console()
     result = bench.run(
         model or demo_bundle_path(), num_clips=clips, num_streams=streams, console=console
     )

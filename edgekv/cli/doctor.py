@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from edgekv.cli.options import SIZE
+from edgekv.cli.options import size
 from edgekv.config import format_bytes
 
 _LIBRARIES = ("onnxruntime", "numpy", "opencv-python-headless", "pillow", "tokenizers", "tensorrt")
@@ -20,7 +20,14 @@ _LIBRARIES = ("onnxruntime", "numpy", "opencv-python-headless", "pillow", "token
 
 @click.command(name="doctor")
 @click.argument("bundle", required=False, type=click.Path(path_type=Path))
-@click.option("--kv-budget", type=SIZE, default="64MiB", show_default=True, help="Bytes of the KV pool.")
+@click.option(
+    "--kv-budget",
+    metavar="SIZE",
+    callback=size,
+    default="64MiB",
+    show_default=True,
+    help="Bytes of the KV pool.",
+)
 def command(bundle: Path | None, kv_budget: int) -> int:
     """Check this machine, and whether BUNDLE (default: the demo model) fits it. Exit code 0 when
     something can run the bundle here, 1 when nothing can."""
@@ -35,7 +42,9 @@ def command(bundle: Path | None, kv_budget: int) -> int:
 
 
 def _grid(title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=None, show_header=False
+    )
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     return table
@@ -46,7 +55,9 @@ def _show_machine(console: Console) -> None:
 
     total, available = total_bytes(), available_bytes()
     table = _grid("machine")
-    table.add_row("system", f"{platform.system()} {platform.machine()}, Python {sys.version.split()[0]}")
+    table.add_row(
+        "system", f"{platform.system()} {platform.machine()}, Python {sys.version.split()[0]}"
+    )
     table.add_row("cores", str(os.cpu_count()))
     if total is not None and available is not None:
         table.add_row("memory", f"{format_bytes(available)} available of {format_bytes(total)}")
@@ -68,7 +79,10 @@ def _show_devices(console: Console) -> bool:
     reports = device_reports()
     table = _grid("\ndevices")
     for report in reports:
-        table.add_row(report.device, "[green]ready[/]" if report.available else f"[yellow]no:[/] {report.reason}")
+        table.add_row(
+            report.device,
+            "[green]ready[/]" if report.available else f"[yellow]no:[/] {report.reason}",
+        )
     console.print(table)
     return any(report.available for report in reports)
 
@@ -84,8 +98,8 @@ def _show_video(console: Console) -> None:
 
 def _show_bundle(console: Console, path: Path, kv_budget: int) -> bool:
     from edgekv.bundle import Bundle
-    from edgekv.model import estimate
     from edgekv.memory import available_bytes
+    from edgekv.model import estimate
 
     opened = Bundle.open(path)
     need = estimate(opened, kv_budget)
@@ -94,9 +108,13 @@ def _show_bundle(console: Console, path: Path, kv_budget: int) -> bool:
     table = _grid(f"\nbundle {opened.manifest.name}")
     table.add_row("family", f"{opened.manifest.family}, weights {opened.manifest.weights}")
     table.add_row("weights", format_bytes(need.weight_bytes))
-    table.add_row("KV pool", f"{need.num_pages} pages of {format_bytes(opened.geometry.page_bytes)}")
+    table.add_row(
+        "KV pool", f"{need.num_pages} pages of {format_bytes(opened.geometry.page_bytes)}"
+    )
     table.add_row("workspace", format_bytes(need.workspace_bytes))
-    table.add_row("context", f"{opened.manifest.max_context_tokens} tokens, {opened.tokens_per_image} a frame")
+    table.add_row(
+        "context", f"{opened.manifest.max_context_tokens} tokens, {opened.tokens_per_image} a frame"
+    )
     verdict = "[green]fits[/]" if fits else "[red]does not fit[/]"
     table.add_row("in all", f"{format_bytes(need.total_bytes)}: {verdict}")
     console.print(table)

@@ -1,4 +1,4 @@
-"""Option types of the command line: sizes and durations as people write them."""
+"""Options of the command line that people write with units: sizes and durations."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ import click
 
 from edgekv.config import parse_bytes, parse_seconds
 
+Callback = Callable[[click.Context, click.Parameter, str | None], float | None]
 
-class _Parsed(click.ParamType):
-    """Runs one of ``config``'s parsers; its ValueError becomes a usage error."""
 
-    def __init__(self, name: str, parse: Callable[[str], float]) -> None:
-        self.name = name
-        self._parse = parse
+def _parsed(parse: Callable[[str], float]) -> Callback:
+    """An option callback that runs one of ``config``'s parsers; its ValueError is a usage error."""
 
-    def convert(
-        self, value: str | float, param: click.Parameter | None, context: click.Context | None
-    ) -> float:
+    def callback(
+        context: click.Context, parameter: click.Parameter, text: str | None
+    ) -> float | None:
+        if text is None:
+            return None
         try:
-            return self._parse(str(value))
+            return parse(text)
         except ValueError as error:
-            self.fail(str(error), param, context)
+            raise click.BadParameter(str(error), context, parameter) from None
+
+    return callback
 
 
-SIZE = _Parsed("size", parse_bytes)
-DURATION = _Parsed("duration", parse_seconds)
+size = _parsed(parse_bytes)
+duration = _parsed(parse_seconds)

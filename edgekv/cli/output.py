@@ -86,6 +86,8 @@ def _summary_json(summary: Summary) -> dict[str, object]:
         "bad_frames": summary.num_bad_frames,
         "dropped_frames": summary.num_dropped_frames,
         "answers": summary.num_answers,
+        "right_answers": summary.num_right,
+        "wrong_answers": summary.num_wrong,
         "skipped_questions": summary.num_skipped_questions,
         "duration_s": round(summary.duration_s, 3),
         "kv_pages": {
@@ -119,8 +121,6 @@ class TextOutput:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
         self._live = Live(Text(""), console=self._console, refresh_per_second=8, transient=True)
-        self._num_right = 0
-        self._num_checked = 0
 
     def show(self, event: StreamEvent) -> None:
         """Print or update."""
@@ -130,20 +130,18 @@ class TextOutput:
             self._show_answer(event)
         elif isinstance(event, NoticeEvent):
             if event.what != "evicted_frames":  # routine once the window is full
-                self._console.print(
-                    f"[yellow]{_clock(event.time_s)}  {event.count} {event.what.replace('_', ' ')}[/]"
-                )
+                what = event.what.replace("_", " ")
+                self._console.print(f"[yellow]{_clock(event.time_s)}  {event.count} {what}[/]")
         else:
             self._show_summary(event)
 
     def _show_answer(self, event: AnswerEvent) -> None:
-        answer, expected = event.answer, event.question.expected
-        mark = ""
-        if expected is not None:
-            right = answer.text.strip() == expected
-            self._num_checked += 1
-            self._num_right += right
-            mark = "  [green]right[/]" if right else f"  [red]wrong, the truth is: {expected}[/]"
+        answer = event.answer
+        mark = {
+            None: "",
+            True: "  [green]right[/]",
+            False: f"  [red]wrong, the truth is: {event.question.expected}[/]",
+        }[event.right]
         line = Text.assemble(
             (f"{_clock(event.frame.time_s)}  ", "dim"),
             (event.question.prompt, "cyan"),
@@ -165,14 +163,17 @@ class TextOutput:
         ]
         start, end = summary.anonymous_bytes_start, summary.anonymous_bytes_end
         if start is not None and end is not None:
-            lines.append(f"memory: {format_bytes(start)} after the first window, {format_bytes(end)} at the end")
+            lines.append(
+                f"memory: {format_bytes(start)} after the first window, "
+                f"{format_bytes(end)} at the end"
+            )
         if summary.num_bad_frames or summary.num_dropped_frames:
             lines.append(
                 f"{summary.num_bad_frames} bad frames skipped, {summary.num_dropped_frames} dropped"
             )
-        if self._num_checked:
-            colour = "green" if self._num_right == self._num_checked else "red"
-            lines.append(f"[bold {colour}]{self._num_right} of {self._num_checked} answers right[/]")
+        if num_checked := summary.num_right + summary.num_wrong:
+            colour = "red" if summary.num_wrong else "green"
+            lines.append(f"[bold {colour}]{summary.num_right} of {num_checked} answers right[/]")
         self._live.update(Text(""))
         for line in lines:
             self._console.print(line)

@@ -2,30 +2,84 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, get_args
 
 import click
 
-from edgekv.cli.options import DURATION, SIZE
+from edgekv.cache.retention import retention_rules
+from edgekv.cli.options import duration, size
 from edgekv.cli.output import JsonlOutput, Output, TextOutput
+from edgekv.executors import Device
+
+if TYPE_CHECKING:
+    from edgekv.media import VideoSource
+    from edgekv.stream import StreamRun
 
 
 @click.command(name="run")
 @click.argument("source", required=False)
-@click.option("--model", type=click.Path(path_type=Path), help="Bundle folder. [default: the demo model]")
+@click.option(
+    "--model", type=click.Path(path_type=Path), help="Bundle folder. [default: the demo model]"
+)
 @click.option("--prompt", "prompts", multiple=True, help="A question; may be given several times.")
-@click.option("--every", type=DURATION, default="2s", show_default=True, help="Stream time between questions.")
-@click.option("--fps", type=click.FloatRange(min=0, min_open=True), default=2.0, show_default=True,
-              help="Frames taken per second of stream time.")
-@click.option("--kv-budget", type=SIZE, default="64MiB", show_default=True, help="Bytes of the KV pool.")
-@click.option("--retain", default="window", show_default=True, metavar="RULE", help="Which frames stay when it is full.")
+@click.option(
+    "--every",
+    metavar="TIME",
+    callback=duration,
+    default="2s",
+    show_default=True,
+    help="Stream time between questions.",
+)
+@click.option(
+    "--fps",
+    type=click.FloatRange(min=0, min_open=True),
+    default=2.0,
+    show_default=True,
+    help="Frames taken per second of stream time.",
+)
+@click.option(
+    "--kv-budget",
+    metavar="SIZE",
+    callback=size,
+    default="64MiB",
+    show_default=True,
+    help="Bytes of the KV pool.",
+)
+@click.option(
+    "--retain",
+    type=click.Choice(retention_rules()),
+    default="window",
+    show_default=True,
+    help="Which frames stay when it is full.",
+)
 @click.option("--instructions", help="Text pinned at the start of the context.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or tensorrt.")
+@click.option(
+    "--device", type=click.Choice(["auto", *get_args(Device)]), default="auto", show_default=True
+)
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=32, show_default=True)
-@click.option("--duration", type=DURATION, help="Stop after this much stream time.")
+@click.option(
+    "--duration",
+    "max_duration",
+    metavar="TIME",
+    callback=duration,
+    help="Stop after this much stream time.",
+)
 @click.option("--realtime", is_flag=True, help="Play a file at its own pace, as a camera would.")
-@click.option("--format", "output_format", type=click.Choice(["text", "jsonl"]), default="text", show_default=True)
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads. [default: one per core]")
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["text", "jsonl"]),
+    default="text",
+    show_default=True,
+)
+@click.option(
+    "--threads", type=click.IntRange(min=0), default=0, help="CPU threads. [default: one per core]"
+)
 def command(
     source: str | None,
     model: Path | None,
@@ -37,7 +91,7 @@ def command(
     instructions: str | None,
     device: str,
     max_new_tokens: int,
-    duration: float | None,
+    max_duration: float | None,
     realtime: bool,
     output_format: str,
     threads: int,
@@ -45,7 +99,7 @@ def command(
     """Ask questions about SOURCE: a video file, /dev/video0, csi://0, rtsp://…, a folder of
     images. Without SOURCE the built-in demo clip plays, and its answers are checked."""
     import edgekv
-    from edgekv.demo import demo_clip
+    from edgekv.demo.clip import demo_clip
     from edgekv.stream import Question, StreamRun
 
     clip = demo_clip() if source is None else None
@@ -58,9 +112,14 @@ def command(
     output: Output = JsonlOutput() if output_format == "jsonl" else TextOutput()
     with (
         edgekv.load(
-            model or edgekv.demo_bundle_path(), kv_budget=kv_budget, device=device, num_threads=threads
+            model or edgekv.demo_bundle_path(),
+            kv_budget=kv_budget,
+            device=device,
+            num_threads=threads,
         ) as loaded,
-        edgekv.open_video(str(clip.path) if clip else str(source), fps=fps, realtime=realtime) as video,
+        edgekv.open_video(
+            str(clip.path) if clip else str(source), fps=fps, realtime=realtime
+        ) as video,
         loaded.session(instructions=instructions, retain=retain) as session,
         output,
     ):
@@ -69,8 +128,30 @@ def command(
             video,
             questions,
             options=edgekv.SamplingOptions(max_new_tokens=max_new_tokens),
-            duration_s=duration,
+            duration_s=max_duration,
         )
-        for event in run.events():
-            output.show(event)
+        with _stopping_on_signals(run, video):
+            for event in run.events():
+                output.show(event)
+    if num_wrong := run.summary().num_wrong:
+        click.echo(f"edgekv run: {num_wrong} answers about the demo clip are wrong", err=True)
+        return 1
     return 0
+
+
+@contextmanager
+def _stopping_on_signals(run: StreamRun, video: VideoSource) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the stream, so that the summary still comes; a second one kills."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        signal.signal(number, signal.default_int_handler)
+        run.stop()
+        video.close()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

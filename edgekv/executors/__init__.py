@@ -1,4 +1,4 @@
-"""Executors run exported graphs. ``create`` picks one by device name and says why when it cannot."""
+"""Executors run exported graphs, one module per library; each is imported when it is chosen."""
 
 from edgekv.executors.base import DecoderExecutor, VisionExecutor
 from edgekv.executors.devices import Device, DeviceReport, choose_device, device_reports

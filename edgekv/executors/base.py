@@ -31,7 +31,7 @@ class DecoderExecutor(Protocol):
         ...
 
     def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
-        """Contents of pages, (num_layers, 2, n, Hk, S, D) in the KV dtype; index 1: keys, values."""
+        """Contents of pages, (num_layers, 2, n, Hk, S, D) in the KV dtype; axis 1: keys, values."""
         ...
 
     def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgekv.config import KVGeometry
+from edgekv.errors import ExecutorError
 from edgekv.executors.base import DecoderExecutor, VisionExecutor
 from edgekv.executors.devices import Device
-from edgekv.errors import ExecutorError
 
 
 def create_decoder(

@@ -96,8 +96,8 @@ class OrtDecoder:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:  # onnxruntime raises a dozen unrelated types here
             raise ExecutorError(f"decoder step failed: {str(error).splitlines()[0]}") from error
-        logits: NDArray[np.float32] = self._binding.get_outputs()[-1].numpy()
-        return logits
+        # A copy: the output's memory is ONNX Runtime's and holds the next step's logits soon.
+        return np.array(self._binding.get_outputs()[-1].numpy())
 
     def copy_pages(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
         """Copy whole pages in every pool."""

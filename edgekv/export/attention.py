@@ -17,19 +17,12 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
+from edgekv.config import Rotation
 from edgekv.errors import BundleError
 from edgekv.names import OP_DOMAIN, OP_NAME, OP_VERSION
 
 IMPLEMENTATION = "edgekv"  # the name given to ``set_attn_implementation``
 STATE = "edgekv_state"  # the keyword argument that carries a call's state through the model
-
-
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """How one layer turns its queries: what the operator needs to undo or add a shift."""
-
-    inv_freq: tuple[float, ...]  # (rotary_dim / 2,) radians per position; empty = none
-    interleaved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +71,8 @@ class PagedState:
         }
         if rotation.inv_freq:
             attributes["inv_freq"] = list(rotation.inv_freq)
+        if rotation.freq_axes:
+            attributes["freq_axes"] = list(rotation.freq_axes)
         output, key_out, value_out = torch.onnx.ops.symbolic_multi_out(
             f"{OP_DOMAIN}::{OP_NAME}",
             (

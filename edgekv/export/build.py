@@ -98,6 +98,8 @@ def export_bundle(
             geometry=traced.geometry,
             decoders=decoders,
             shiftable=traced.probe.shiftable,
+            rotations=(distinct := tuple(dict.fromkeys(traced.probe.rotations))),
+            layer_rotations=tuple(map(distinct.index, traced.probe.rotations)),
             hidden_size=hidden_size,
             vocab_size=vocab_size,
             max_context_tokens=_max_context(parts.text_config, options.max_context),

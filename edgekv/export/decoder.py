@@ -19,7 +19,8 @@ import torch
 
 from edgekv import names
 from edgekv.config import KVDtype, KVGeometry
-from edgekv.export.attention import STATE, PagedState, Rotation
+from edgekv.config import Rotation
+from edgekv.export.attention import STATE, PagedState
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16}
 _ONNX_DTYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16}

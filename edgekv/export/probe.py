@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from edgekv.errors import BundleError
-from edgekv.export.attention import STATE, CaptureState, LayerCall, Rotation
+from edgekv.config import Rotation
+from edgekv.export.attention import STATE, CaptureState, LayerCall
 
 _BY_LENGTH = ("dynamic", "longrope")
 _POSITIONS = (1, 7, 101)

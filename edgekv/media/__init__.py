@@ -5,7 +5,8 @@ Guarantees: importing this package imports neither OpenCV nor pillow.
 Does not know: models, sessions, tokens.
 """
 
+from edgekv.media.capture import backends
 from edgekv.media.open import open_video
 from edgekv.media.source import SourceStats, VideoSource
 
-__all__ = ["SourceStats", "VideoSource", "open_video"]
+__all__ = ["SourceStats", "VideoSource", "backends", "open_video"]

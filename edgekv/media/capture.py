@@ -48,6 +48,40 @@ def load_cv2() -> Any:
     return module
 
 
+def has_backend(name: str) -> bool:
+    """Whether this OpenCV reads video through FFMPEG, V4L2 or GSTREAMER."""
+    built_in = {"FFMPEG": "FFMPEG", "V4L2": "v4l/v4l2", "GSTREAMER": "GStreamer"}[name]
+    lines = load_cv2().getBuildInformation().splitlines()
+    return any(line.split(":")[-1].strip().startswith("YES") for line in lines if built_in in line)
+
+
+def need_backend(name: str, source: str) -> None:
+    """Raises SourceError when this OpenCV was built without a backend ``source`` needs."""
+    if not has_backend(name):
+        version = load_cv2().__version__
+        hint = ", expected the one of NVIDIA's JetPack" if name == "GSTREAMER" else ""
+        raise SourceError(f"{source}: this OpenCV ({version}) is built without {name}{hint}")
+
+
+def _repeats_after_change(version: str) -> bool:
+    numbers = version.split(".")
+    return (int(numbers[0]), int(numbers[1])) < (4, 13)
+
+
+def backends() -> dict[str, str]:
+    """What can be opened here, and what cannot and why, for people: kind of source -> answer."""
+    try:
+        version = load_cv2().__version__
+    except SourceError as error:
+        return {"folders of pictures": "yes, pillow", "video": f"no: {error}"}
+    needs = {"files, rtsp://": "FFMPEG", "/dev/video*": "V4L2", "csi://": "GSTREAMER"}
+    answers = {kind: f"yes, {name}" for kind, name in needs.items() if has_backend(name)}
+    if _repeats_after_change(version):
+        version += " (before 4.13: repeats a picture when the size changes mid-clip)"
+    lacks = {kind: f"no: this OpenCV has no {name}" for kind, name in needs.items()}
+    return {"OpenCV": version, "folders of pictures": "yes, pillow", **lacks, **answers}
+
+
 def open_capture(
     target: str | int,
     backend: str,
@@ -85,14 +119,18 @@ class PresentationClock:
         self._last_s = 0.0
 
     def tick(self, raw_s: float, num_steps: int = 1) -> float:
-        """Time of a frame that says ``raw_s`` and is ``num_steps`` frames after the last one."""
+        """Time of a frame that says ``raw_s`` and is ``num_steps`` frames after the last one.
+
+        The first frame stands at 0, or later when ``num_steps - 1`` frames before it were bad.
+        """
         if not math.isfinite(raw_s):
             raw_s = self._last_raw_s or 0.0
         if self._last_raw_s is None:
             # Below 0: OpenCV reports the decoding time of a frame whose time is exactly 0.
             raw_s = max(raw_s, 0.0)
-            self._last_raw_s, self._offset_s = raw_s, -raw_s
-            return 0.0
+            self._last_s = (num_steps - 1) * self._interval_s
+            self._last_raw_s, self._offset_s = raw_s, self._last_s - raw_s
+            return self._last_s
         time_s = raw_s + self._offset_s
         if raw_s < self._last_raw_s - _RESTART_S:
             time_s = self._last_s + num_steps * self._interval_s
@@ -112,7 +150,7 @@ class ArrivalClock:
         self._start_s: float | None = None
         self._last_s = 0.0
 
-    def tick(self, raw_s: float, num_steps: int = 1) -> float:
+    def tick(self, _raw_s: float, _num_steps: int = 1) -> float:
         now_s = self._now()
         if self._start_s is None:
             self._start_s = now_s
@@ -124,17 +162,23 @@ class ArrivalClock:
 class CaptureReader:
     """A ``Reader`` over an opened ``VideoCapture``.
 
-    ``max_failures``: after so many failed grabs in a row the stream has ended. At the end of a file
-    each costs microseconds.
+    The stream has ended after ``max_failures`` failed grabs in a row, or when those take longer
+    than ``patience_s``: a frame that cannot be decoded fails at once, silence by its time-out.
     """
 
     def __init__(
-        self, capture: Any, clock: PresentationClock | ArrivalClock, *, max_failures: int
+        self,
+        capture: Any,
+        clock: PresentationClock | ArrivalClock,
+        *,
+        max_failures: int,
+        patience_s: float = math.inf,
     ) -> None:
         self._cv2 = load_cv2()
         self._capture = capture
         self._clock = clock
         self._max_failures = max_failures
+        self._patience_s = patience_s
         self._frame_type = getattr(self._cv2, "CAP_PROP_FRAME_TYPE", None)
         self._next_index = 0
         self._smear_limit = 0  # frames that may still be skipped while waiting for a whole one
@@ -143,9 +187,12 @@ class CaptureReader:
     def grab(self) -> Mark | None:
         failures = 0
         num_steps = 1
+        start_s = time.monotonic()
         while failures < self._max_failures:
             if not self._capture.grab():
                 failures += 1
+                if time.monotonic() - start_s > self._patience_s:
+                    return None
                 continue
             if failures:
                 self._lose(failures)
@@ -189,7 +236,7 @@ class CaptureReader:
 
 
 def to_rgb(cv2: Any, pixels: NDArray[Any] | None) -> NDArray[np.uint8] | None:
-    """What a backend gave (grey, BGR or BGRA) as (height, width, 3) RGB; None when it is no picture."""
+    """Grey, BGR or BGRA from a backend as (height, width, 3) RGB; None when it is no picture."""
     if pixels is None or pixels.size == 0 or pixels.dtype != np.uint8:
         return None
     channels = 1 if pixels.ndim == 2 else pixels.shape[2] if pixels.ndim == 3 else 0

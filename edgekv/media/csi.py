@@ -10,11 +10,11 @@ import re
 from urllib.parse import parse_qsl
 
 from edgekv.errors import SourceError
-from edgekv.media.capture import ArrivalClock, CaptureReader, load_cv2, open_capture
+from edgekv.media.capture import ArrivalClock, CaptureReader, need_backend, open_capture
 
 _DEFAULTS = {"width": 1280, "height": 720, "fps": 30, "flip": 0}
 _EXPECTED = "csi://SENSOR[?width=1280&height=720&fps=30&flip=0]"
-_MAX_FAILURES = 8
+_MAX_FAILURES = 64
 
 
 def csi_pipeline(source: str) -> str:
@@ -38,14 +38,13 @@ def csi_pipeline(source: str) -> str:
     )
 
 
-def open_csi(source: str) -> CaptureReader:
+def open_csi(source: str, timeout_s: float) -> CaptureReader:
     """A reader over a CSI camera. Raises SourceError."""
     pipeline = csi_pipeline(source)
-    cv2 = load_cv2()
-    if "GStreamer:                   YES" not in cv2.getBuildInformation():
-        raise SourceError(
-            f"{source}: this OpenCV ({cv2.__version__}) is built without GStreamer, "
-            "expected the one of NVIDIA's JetPack"
-        )
-    capture = open_capture(pipeline, "GSTREAMER", source, "a camera on that CSI port")
-    return CaptureReader(capture, ArrivalClock(), max_failures=_MAX_FAILURES)
+    need_backend("GSTREAMER", source)
+    milliseconds = max(1, round(timeout_s * 1000))
+    params = [("OPEN_TIMEOUT_MSEC", milliseconds), ("READ_TIMEOUT_MSEC", milliseconds)]
+    capture = open_capture(pipeline, "GSTREAMER", source, "a camera on that CSI port", params)
+    return CaptureReader(
+        capture, ArrivalClock(), max_failures=_MAX_FAILURES, patience_s=timeout_s / 2
+    )

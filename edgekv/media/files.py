@@ -5,8 +5,9 @@ Guarantees: frames come in order, with the times the container gives them, turne
 metadata asks; a file without a frame that can be read is refused with one line.
 Does not know: codecs and containers (OpenCV's FFmpeg does).
 
-Limits: after a change of size mid-clip OpenCV scales frames to the first size. Damage at the very
-end cannot be told from the end.
+Limits: after a change of size mid-clip OpenCV scales frames to the first size; before 4.13 it
+repeats the last picture instead. Damage at the very end cannot be told from the end, and frames
+whose very headers are gone show as a gap in time, not as bad frames.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgekv.errors import SourceError
-from edgekv.media.capture import CaptureReader, PresentationClock, load_cv2, open_capture
+from edgekv.media.capture import (
+    CaptureReader,
+    PresentationClock,
+    has_backend,
+    load_cv2,
+    open_capture,
+)
 
 # More than a minute of undecodable frames; at the end of a file this costs about 20 ms.
 _MAX_FAILURES = 2000
@@ -34,8 +41,7 @@ def open_file(path: Path) -> CaptureReader:
     if _is_text(head):
         raise SourceError(f"{path}: the file holds text, expected a video")
     cv2 = load_cv2()
-    backends = cv2.videoio_registry.getStreamBackends()
-    backend = "FFMPEG" if cv2.CAP_FFMPEG in backends else "ANY"
+    backend = "FFMPEG" if has_backend("FFMPEG") else "ANY"
     expected = "a whole video file that OpenCV can decode (mp4, mkv, avi, ...)"
     capture = open_capture(str(path), backend, str(path), expected)
     capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 1)

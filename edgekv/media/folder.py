@@ -1,8 +1,9 @@
 """A folder of pictures, played as a clip.
 
-Owns: order and time of the pictures. Order is natural ("2.png" before "10.png"); picture number i
-stands at i / ``folder_fps`` seconds. A picture that cannot be read keeps its number and its time.
-Does not know: how a picture is decoded. Other files are ignored.
+Owns: which files count as pictures, by their names; their order and their times. The order is
+natural ("2.png" before "10.png"); picture number i stands at i / ``folder_fps`` seconds. A picture
+that cannot be read keeps its number and its time. Other files, and hidden ones, are ignored.
+Does not know: how a picture is decoded.
 """
 
 from __future__ import annotations
@@ -14,8 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.errors import SourceError
-from edgekv.media.images import is_image_name, read_image
+from edgekv.media.images import read_image
 from edgekv.media.source import Mark
+
+# fmt: off
+_SUFFIXES = frozenset((
+    ".avif", ".bmp", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png",
+    ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp",
+))
+# fmt: on
+
+
+def is_still(path: Path) -> bool:
+    """Whether a file is named as one picture; a gif by itself is a film."""
+    return path.suffix.lower() in _SUFFIXES - {".gif"}
+
+
+def _is_picture(path: Path) -> bool:
+    return path.suffix.lower() in _SUFFIXES and not path.name.startswith(".")
 
 
 def natural_key(name: str) -> tuple[tuple[int, int | str], ...]:
@@ -32,11 +49,10 @@ class FolderReader:
             files = [path] if path.is_file() else [p for p in path.iterdir() if p.is_file()]
         except OSError as error:
             raise SourceError(f"{path}: cannot be read ({error.strerror or error})") from error
-        images = [file for file in files if is_image_name(file)]
+        images = [p for p in files if p == path or _is_picture(p)]
         if not images:
-            raise SourceError(
-                f"{path}: expected pictures (png, jpg, ...), found {len(files)} other files"
-            )
+            found = f"found {len(files)} other files" if files else "found none"
+            raise SourceError(f"{path}: expected pictures (png, jpg, ...), {found}")
         self._images = sorted(images, key=lambda file: (natural_key(file.name), file.name))
         self._fps = folder_fps
         self._index = -1

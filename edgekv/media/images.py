@@ -1,6 +1,6 @@
 """One still picture as RGB, whatever its file holds.
 
-Owns: which files count as pictures, and how other modes become 8-bit RGB.
+Owns: how pictures of other modes become 8-bit RGB.
 Guarantees: a C-contiguous (height, width, 3) uint8 array, turned as its EXIF orientation asks;
 what lies under full transparency never shows. Transparency is laid over white, as Hugging Face's
 ``convert_to_rgb`` does, so that a model sees what it was trained on.
@@ -19,24 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-SUFFIXES = frozenset(
-    (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
-    + (".pgm", ".pbm", ".pnm", ".jp2", ".avif", ".tga")
-)
-
-
-def is_image_name(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-
 
 def read_image(path: Path) -> NDArray[np.uint8] | None:
     """(height, width, 3) RGB, or None when the file is no whole picture."""
     try:
         with Image.open(path) as image:
-            return image_to_rgb(ImageOps.exif_transpose(image))
+            # pillow before 11 widens 16-bit grey to 32 bits; a png has no more than 16.
+            is_wide_png = image.format == "PNG" and image.mode == "I"
+            upright = ImageOps.exif_transpose(image)
+            return image_to_rgb(upright.convert("I;16") if is_wide_png else upright)
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001 - pillow's decoders raise a dozen types on damaged files
+    except Exception:
         return None
 
 
@@ -54,13 +48,12 @@ def image_to_rgb(image: Image.Image) -> NDArray[np.uint8]:
 
 def _to_8_bit(grey: NDArray[Any]) -> NDArray[np.uint8]:
     """16, 32-bit or float grey (height, width) as uint8."""
-    if grey.dtype == np.uint16:
+    if grey.dtype.kind == "u" and grey.dtype.itemsize == 2:
         high: NDArray[np.uint8] = (grey >> 8).astype(np.uint8)
         return high
     values = np.nan_to_num(grey.astype(np.float64))
-    top = max(float(values.max()), 0.0)
-    bits = next((span for span in (1.0, 255.0, 65535.0) if top <= span), top)
-    if grey.dtype.kind != "f" and bits == 1.0:
-        bits = 255.0
-    scaled: NDArray[np.uint8] = np.clip(values * (255.0 / bits), 0, 255).astype(np.uint8)
+    spans = (1.0, 255.0, 65535.0) if grey.dtype.kind == "f" else (255.0, 65535.0)
+    top = float(values.max())
+    span = next((span for span in spans if top <= span), top)
+    scaled: NDArray[np.uint8] = np.clip(values * (255.0 / span), 0, 255).astype(np.uint8)
     return scaled

@@ -10,6 +10,7 @@ wraps another and opens it again is where reconnecting belongs.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 
@@ -17,13 +18,16 @@ from edgekv.errors import SourceError
 from edgekv.media.source import Mark, Reader, Sampler, SourceStats, VideoSource
 from edgekv.types import Frame
 
+_CLOSE_S = 12.0  # a camera's read may take 10 s to give up
+
 
 class LiveSource(VideoSource):
     """Plays ``reader`` from a thread.
 
-    ``paced`` holds frames back until their time, which plays a file like a camera. ``endless`` says
-    that an end is a loss: a camera has no last frame. ``timeout_s`` is how long a user waits for a
-    frame, and ``close`` for the thread, which a driver may hold up.
+    ``paced`` holds frames back until their time, which plays a file like a camera: it may pause for
+    long and has an end. Otherwise an end is a loss, and so is a reader that steps to no frame, due
+    or not, for ``timeout_s``. ``close`` waits for the read in progress, which ends by its own
+    time-out; so does the end of the program, since a thread cut off inside OpenCV aborts it.
     """
 
     def __init__(
@@ -34,18 +38,17 @@ class LiveSource(VideoSource):
         fps: float | None,
         timeout_s: float,
         paced: bool = False,
-        endless: bool = True,
     ) -> None:
         self._reader = reader
         self._name = name
         self._timeout_s = timeout_s
         self._paced = paced
-        self._endless = endless
         self._sampler = Sampler(fps)
         self._stop = threading.Event()
         self._changed = threading.Condition()
         # All below is shared and changed only under _changed.
         self._waiting: tuple[Frame, float] | None = None  # the newest frame, when it was grabbed
+        self._stepped_s = time.monotonic()  # when the reader last came to a frame
         self._ended = False
         self._error: BaseException | None = None
         self._num_frames = 0
@@ -54,6 +57,7 @@ class LiveSource(VideoSource):
         self._max_age_s = 0.0
         self._thread = threading.Thread(target=self._run, name=f"edgekv {name}", daemon=True)
         self._thread.start()
+        atexit.register(self.close)
         try:
             self._wait()
             if self._waiting is None:
@@ -67,11 +71,13 @@ class LiveSource(VideoSource):
     def _run(self) -> None:
         error: BaseException | None = None
         try:
-            self._read_all()
-        except BaseException as caught:  # noqa: BLE001 - the user's thread raises it
+            try:
+                self._read_all()
+            finally:
+                self._reader.close()
+        except BaseException as caught:  # the user's thread raises it
             error = caught
         finally:
-            self._reader.close()
             with self._changed:
                 self._ended, self._error = True, error
                 self._changed.notify_all()
@@ -82,6 +88,8 @@ class LiveSource(VideoSource):
             mark = self._reader.grab()
             if mark is None:
                 return
+            with self._changed:
+                self._stepped_s = time.monotonic()
             if self._paced and self._stop.wait(max(0.0, start_s + mark.time_s - time.monotonic())):
                 return
             if self._sampler.is_due(mark.time_s):
@@ -101,12 +109,11 @@ class LiveSource(VideoSource):
 
     def _wait(self) -> None:
         with self._changed:
-            come = self._changed.wait_for(
-                lambda: self._waiting is not None or self._ended or self._stop.is_set(),
-                self._timeout_s,
-            )
-        if not come:
-            raise SourceError(f"{self._name}: no frame for {self._timeout_s:g} s")
+            while not (self._waiting is not None or self._ended or self._stop.is_set()):
+                left_s = self._stepped_s + self._timeout_s - time.monotonic()
+                if left_s <= 0 and not self._paced:
+                    raise SourceError(f"{self._name}: no frame for {self._timeout_s:g} s")
+                self._changed.wait(None if self._paced else left_s)
 
     def _end_error(self, text: str) -> SourceError:
         error = SourceError(f"{self._name}: {text}")
@@ -117,7 +124,7 @@ class LiveSource(VideoSource):
         self._wait()
         with self._changed:
             if self._waiting is None or self._stop.is_set():
-                if (self._endless or self._error) and not self._stop.is_set():
+                if (self._error or not self._paced) and not self._stop.is_set():
                     reason = self._error or "the stream ended"
                     raise self._end_error(f"lost after {self._num_frames} frames ({reason})")
                 raise StopIteration
@@ -142,4 +149,5 @@ class LiveSource(VideoSource):
         with self._changed:
             self._waiting = None
             self._changed.notify_all()
-        self._thread.join(self._timeout_s)
+        self._thread.join(max(self._timeout_s + 1, _CLOSE_S))
+        atexit.unregister(self.close)

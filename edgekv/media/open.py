@@ -1,7 +1,8 @@
 """From one string to a source.
 
 Owns: which string means which kind.
-Does not know: any kind's details; each is imported only when it is asked for.
+Does not know: any kind's details. Reconnecting belongs in ``_open_live``: a ``Reader`` that wraps
+the opened one, and opens it again when it ends, goes to ``LiveSource`` in its place.
 """
 
 from __future__ import annotations
@@ -10,6 +11,11 @@ import math
 from pathlib import Path
 
 from edgekv.errors import SourceError
+from edgekv.media.camera import open_camera
+from edgekv.media.csi import open_csi
+from edgekv.media.files import open_file
+from edgekv.media.live import LiveSource
+from edgekv.media.rtsp import open_rtsp, without_password
 from edgekv.media.source import Reader, SequentialSource, VideoSource
 
 _KINDS = "a video file, a folder of pictures, /dev/video0, csi://0 or rtsp://..."
@@ -40,48 +46,41 @@ def open_video(
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name} must be a positive number, got {value!r}")
     text = str(source)
-    if text.isdecimal() or text.startswith("/dev/video") or "://" in text:
+    if not text:
+        raise SourceError(f"the source is an empty string, expected {_KINDS}")
+    if text.isdecimal() or text.startswith("/dev/") or "://" in text:
         return _open_live(text, fps, timeout_s)
     reader = _open_stored(Path(source), folder_fps)
     if realtime:
-        from edgekv.media.live import LiveSource
-
-        return LiveSource(reader, text, fps=fps, timeout_s=timeout_s, paced=True, endless=False)
+        return LiveSource(reader, text, fps=fps, timeout_s=timeout_s, paced=True)
     return SequentialSource(reader, text, fps=fps)
 
 
 def _open_live(source: str, fps: float | None, timeout_s: float) -> VideoSource:
-    from edgekv.media.live import LiveSource
-    from edgekv.media.rtsp import open_rtsp, without_password
-
+    name = f"camera {source}" if source.isdecimal() else without_password(source)
     scheme = source.partition("://")[0].lower() if "://" in source else ""
+    reader: Reader
     if scheme == "csi":
-        from edgekv.media.csi import open_csi
-
-        return LiveSource(open_csi(source), source, fps=fps, timeout_s=timeout_s)
-    if scheme in ("rtsp", "rtsps"):
-        name = without_password(source)
-        return LiveSource(open_rtsp(source, timeout_s), name, fps=fps, timeout_s=timeout_s)
-    if scheme:
-        raise SourceError(f"{without_password(source)}: unknown kind of source, expected {_KINDS}")
-    from edgekv.media.camera import open_camera
-
-    return LiveSource(open_camera(source), source, fps=fps, timeout_s=timeout_s)
+        reader = open_csi(source, timeout_s)
+    elif scheme in ("rtsp", "rtsps"):
+        reader = open_rtsp(source, timeout_s)
+    elif scheme:
+        raise SourceError(f"{name}: unknown kind of source, expected {_KINDS}")
+    else:
+        reader = open_camera(source, name)
+    return LiveSource(reader, name, fps=fps, timeout_s=timeout_s)
 
 
 def _open_stored(path: Path, folder_fps: float) -> Reader:
-    if not path.exists():
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}, expected {_KINDS}") from error
+    if not is_folder and not is_file:
         raise SourceError(f"{path}: no such file or folder, expected {_KINDS}")
-    if path.is_dir():
-        from edgekv.media.folder import FolderReader
+    # Here, because it brings pillow along.
+    from edgekv.media.folder import FolderReader, is_still
 
+    if is_folder or is_still(path):
         return FolderReader(path, folder_fps)
-    from edgekv.media.images import is_image_name
-
-    if is_image_name(path) and path.suffix.lower() != ".gif":
-        from edgekv.media.folder import FolderReader
-
-        return FolderReader(path, folder_fps)
-    from edgekv.media.files import open_file
-
     return open_file(path)

@@ -88,10 +88,10 @@ class Preprocessor:
 
 
 def check_pixels(pixels: NDArray[np.uint8]) -> None:
-    """Raises ValueError unless ``pixels`` is a (height, width, 3) uint8 array with a pixel in it."""
+    """Raises ValueError unless ``pixels`` is (height, width, 3) uint8 with a pixel in it."""
     wanted = "want (height, width, 3) uint8 RGB"
     if not isinstance(pixels, np.ndarray):
         got = type(pixels).__name__
-        raise ValueError(f"{wanted}, got {got}")  # noqa: TRY004 - one kind of error for callers
+        raise ValueError(f"{wanted}, got {got}")
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
         raise ValueError(f"{wanted}, got {pixels.shape} {pixels.dtype}")

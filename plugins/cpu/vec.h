@@ -110,24 +110,45 @@ EDGEKV_INLINE Vec load(const Half* p) {
 #elif defined(__aarch64__)
   return (Vec)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t*>(p))));
 #else
-  Vec v;
-  for (int i = 0; i < kWidth; ++i) v[i] = to_float(p[i]);
-  return v;
+  typedef uint16_t Narrow __attribute__((vector_size(kWidth * 2)));
+  Narrow narrow;
+  __builtin_memcpy(&narrow, p, sizeof narrow);
+  const IntVec bits = __builtin_convertvector(narrow, IntVec);
+  const IntVec magnitude = (bits & 0x7fff) << 13;
+  const IntVec special = (bits & 0x7c00) == 0x7c00;
+  const IntVec scaled = (IntVec)((Vec)magnitude * 0x1p112f);
+  return (Vec)((special ? magnitude | 0x7f800000 : scaled) | (bits & 0x8000) << 16);
 #endif
 }
 
 EDGEKV_INLINE Vec load(const Brain* p) {
+#if defined(__AVX512F__)
+  const __m256i narrow = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return (Vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16);
+#elif defined(__AVX2__)
+  const __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return (Vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16);
+#else
   typedef uint16_t Narrow __attribute__((vector_size(kWidth * 2)));
   Narrow narrow;
   __builtin_memcpy(&narrow, p, sizeof narrow);
   return (Vec)(__builtin_convertvector(narrow, IntVec) << 16);
+#endif
 }
 
 EDGEKV_INLINE Vec load(const int8_t* p) {
+#if defined(__AVX512F__)
+  const __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return (Vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(narrow));
+#elif defined(__AVX2__)
+  const __m128i narrow = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return (Vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(narrow));
+#else
   typedef int8_t Narrow __attribute__((vector_size(kWidth)));
   Narrow narrow;
   __builtin_memcpy(&narrow, p, sizeof narrow);
   return __builtin_convertvector(__builtin_convertvector(narrow, IntVec), Vec);
+#endif
 }
 
 EDGEKV_INLINE void store(Half* p, Vec v) {
@@ -155,18 +176,6 @@ EDGEKV_INLINE void store_one(Half* p, float x) { *p = to_half(x); }
 EDGEKV_INLINE void store_one(Brain* p, float x) { *p = to_brain(x); }
 
 EDGEKV_INLINE Vec maximum(Vec a, Vec b) { return a > b ? a : b; }
-
-EDGEKV_INLINE float horizontal_sum(Vec v) {
-  float total = 0.0f;
-  for (int i = 0; i < kWidth; ++i) total += v[i];
-  return total;
-}
-
-EDGEKV_INLINE float horizontal_max(Vec v) {
-  float best = v[0];
-  for (int i = 1; i < kWidth; ++i) best = v[i] > best ? v[i] : best;
-  return best;
-}
 
 // exp to about 2 units in the last place. Below -87.3 the result is 0, NaN stays NaN.
 EDGEKV_INLINE Vec vexp(Vec x) {
@@ -198,6 +207,10 @@ EDGEKV_INLINE Vec vtanh(Vec x) { return 1.0f - 2.0f / (vexp(2.0f * x) + 1.0f); }
 template <int... I>
 struct Lanes {
   template <int H>
+  static EDGEKV_INLINE Vec flip(Vec v) {
+    return __builtin_shufflevector(v, v, (I ^ H)...);
+  }
+  template <int H>
   static EDGEKV_INLINE Vec keep(Vec a, Vec b) {  // a where bit H is clear, else b
     return __builtin_shufflevector(a, b, ((I & H) ? kWidth + I : I)...);
   }
@@ -222,6 +235,22 @@ typedef Lanes<0, 1, 2, 3, 4, 5, 6, 7> AllLanes;
 #else
 typedef Lanes<0, 1, 2, 3> AllLanes;
 #endif
+
+EDGEKV_INLINE float horizontal_sum(Vec v) {
+  if constexpr (kWidth >= 16) v += AllLanes::flip<8>(v);
+  if constexpr (kWidth >= 8) v += AllLanes::flip<4>(v);
+  v += AllLanes::flip<2>(v);
+  v += AllLanes::flip<1>(v);
+  return v[0];
+}
+
+EDGEKV_INLINE float horizontal_max(Vec v) {
+  if constexpr (kWidth >= 16) v = maximum(v, AllLanes::flip<8>(v));
+  if constexpr (kWidth >= 8) v = maximum(v, AllLanes::flip<4>(v));
+  v = maximum(v, AllLanes::flip<2>(v));
+  v = maximum(v, AllLanes::flip<1>(v));
+  return v[0];
+}
 
 // v[0..kWidth) -> one vector whose lane i is the sum of v[i]'s lanes.
 EDGEKV_INLINE Vec sum_each(Vec* v) {

@@ -15,7 +15,7 @@ from edgekv.bundle import (
     VisionSettings,
 )
 from edgekv.bundle.writer import hash_files, write_manifest
-from edgekv.config import ImageSettings, KVGeometry
+from edgekv.config import ImageSettings, KVGeometry, Rotation
 
 VOCAB, HIDDEN = 40, 8
 TEMPLATE = (
@@ -38,6 +38,8 @@ def manifest_for(folder: Path) -> Manifest:
         geometry=KVGeometry(2, 1, 4, 16, "float16"),
         decoders={"float16": "decoder.onnx", "float32": "decoder.float32-kv.onnx"},
         shiftable=True,
+        rotations=(Rotation((1.0, 0.1)),),
+        layer_rotations=(0, 0),
         hidden_size=HIDDEN,
         vocab_size=VOCAB,
         max_context_tokens=256,

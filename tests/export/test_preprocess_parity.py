@@ -1,7 +1,7 @@
 """Preprocessing against transformers' own image processors (their pillow variants).
 
-The measure: |ours - theirs| * std, per value, which undoes the normalisation's scaling; it must stay
-within 1 / 255, the step of one 8-bit value. The outcome is 0: the values are bit-identical.
+The measure: |ours - theirs| * std, per value, which undoes the normalisation's scaling; it must
+stay within 1 / 255, the step of one 8-bit value. The outcome is 0: the values are bit-identical.
 """
 
 from __future__ import annotations

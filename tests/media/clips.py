@@ -38,7 +38,7 @@ def read_number(pixels: NDArray[np.uint8]) -> int:
 
 
 def write_clip(path: Path, codec: str, fps: float, num_frames: int) -> Path:
-    """A numbered clip at a constant rate. The index of an mp4 is at its end, as OpenCV writes it."""
+    """A numbered clip at a constant rate. OpenCV writes the index of an mp4 at its end."""
     code = cv2.VideoWriter.fourcc(*codec)
     writer = cv2.VideoWriter(str(path), cv2.CAP_FFMPEG, code, fps, (WIDTH, HEIGHT))
     assert writer.isOpened(), f"this OpenCV cannot write {codec}"
@@ -59,7 +59,7 @@ def _chunk(name: bytes, body: bytes) -> bytes:
 
 
 def write_mjpeg_avi(path: Path, jpegs: Sequence[bytes], fps: int) -> Path:
-    """An avi whose frames are the bytes given, so that any of them can be broken or another size."""
+    """An avi whose frames are the bytes given, so that any can be broken or another size."""
     main = struct.pack("<10I16x", 1_000_000 // fps, 0, 0, 0x10, len(jpegs), 0, 1, 0, WIDTH, HEIGHT)
     stream = b"vidsMJPG" + struct.pack("<IHHIIIIIIII", 0, 0, 0, 0, 1, fps, 0, len(jpegs), 0, 0, 0)
     stream += struct.pack("<4H", 0, 0, WIDTH, HEIGHT)
@@ -91,7 +91,7 @@ def _replace_box(data: bytes, path: Sequence[bytes], new: dict[bytes, bytes]) ->
 
 
 def set_mp4_times(path: Path, times_ms: Sequence[int]) -> None:
-    """Give each frame of an mp4 its own time. Needs the index at the end, as ``write_clip`` has it."""
+    """Give each frame of an mp4 its own time. Needs the index at the end, as written above."""
     steps = np.diff([*times_ms, times_ms[-1] + 40])
     table = struct.pack(">II", 0, len(steps))
     table += b"".join(struct.pack(">II", 1, int(step)) for step in steps)

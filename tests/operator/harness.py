@@ -6,6 +6,8 @@ Knows nothing of what the numbers mean.
 
 from __future__ import annotations
 
+import ctypes
+import math
 from dataclasses import fields
 from functools import cache
 
@@ -16,6 +18,8 @@ from onnxruntime.capi import _pybind_state
 
 from edgekv import names, native, oracle
 from edgekv.oracle import Attributes, Inputs, Outputs
+from tests.operator.build import build
+from tests.operator.cases import Case
 
 INPUT_NAMES = tuple(field.name for field in fields(Inputs))
 POOL_NAMES = ("key_pool", "value_pool", "key_scales", "value_scales")
@@ -55,9 +59,7 @@ def build_model(
         present.pop()
     pools = [name for name in POOL_NAMES if name in arrays] if "key" in arrays else []
     outputs = ["output", *(f"{name}_out" for name in pools)][:num_outputs]
-    node = helper.make_node(
-        names.OP_NAME, present, outputs, domain=names.OP_DOMAIN, **attributes
-    )
+    node = helper.make_node(names.OP_NAME, present, outputs, domain=names.OP_DOMAIN, **attributes)
 
     def value(name: str, like: str) -> object:
         array = arrays[like]
@@ -92,10 +94,19 @@ def open_session(model: bytes, num_threads: int = 2) -> ort.InferenceSession:
 
 
 def to_ort(array: np.ndarray) -> ort.OrtValue:
-    """The array's memory as an OrtValue (bfloat16 is copied)."""
+    """The array's memory as an OrtValue."""
     if array.dtype == np.uint16:
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TensorProto.BFLOAT16)
     return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def to_numpy(value: ort.OrtValue) -> np.ndarray:
+    """A copy of the tensor; bfloat16 as its bits."""
+    if value.data_type() != "tensor(bfloat16)":
+        return value.numpy().copy()
+    shape = tuple(value.shape())
+    bits = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
+    return np.ctypeslib.as_array(bits).reshape(shape).copy()
 
 
 def run_session(
@@ -114,7 +125,7 @@ def run_session(
             binding.bind_output(name, "cpu")
     session.run_with_iobinding(binding)
     results = binding.get_outputs()
-    return {name: value.numpy().copy() for name, value in zip(output_names, results, strict=True)}
+    return {name: to_numpy(value) for name, value in zip(output_names, results, strict=True)}
 
 
 def run_ort(attributes: Attributes, inputs: Inputs, *, in_place: bool = True) -> Outputs:
@@ -127,6 +138,7 @@ def run_ort(attributes: Attributes, inputs: Inputs, *, in_place: bool = True) ->
 
 
 @cache
-def oracle_outputs(case: object) -> Outputs:
+def oracle_outputs(case: Case) -> Outputs:
     """The oracle's answer for a case, worked out once per test run."""
-    return oracle.paged_attention(case.attributes, case.inputs)
+    call = build(case)
+    return oracle.paged_attention(call.attributes, call.inputs)

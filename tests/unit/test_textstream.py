@@ -25,7 +25,9 @@ def pieces(tokenizer: Tokenizer, text: str, stop: tuple[str, ...] = ()) -> tuple
 
 
 @pytest.mark.parametrize("text", ["plain", "Grüße, 東京 🚦 und 👩‍👩‍👧", "é", "🚦"])
-def test_pieces_join_to_the_text_and_never_break_a_character(tokenizer: Tokenizer, text: str) -> None:
+def test_pieces_join_to_the_text_and_never_break_a_character(
+    tokenizer: Tokenizer, text: str
+) -> None:
     out, _ = pieces(tokenizer, text)
     assert "".join(out) == text
     assert "\N{REPLACEMENT CHARACTER}" not in "".join(out)

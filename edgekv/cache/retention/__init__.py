@@ -1,7 +1,8 @@
 """Which segments leave when a sequence is full: small rules, looked up by name.
 
 Owns: the rule protocol, the list of rules, and ``make_room``, which applies one to a sequence.
-Guarantees: system segments are never offered to a rule; when room cannot be made nothing is dropped.
+Guarantees: system segments are never offered to a rule; when room cannot be made nothing is
+    dropped.
 Does not know: what frames show. A new rule is one file here, one line in ``_RULES`` and one line in
     the shared test list.
 """

@@ -39,7 +39,7 @@ class Watermarks:
             )
 
     def excess(self, held: int, wanted: int) -> int:
-        """Pages that must leave before ``wanted`` more join ``held`` ones; 0 below the high mark."""
+        """Pages that must leave before ``wanted`` more join ``held``; 0 up to the high mark."""
         return 0 if held + wanted <= self.high else held + wanted - self.low
 
 

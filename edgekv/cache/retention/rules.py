@@ -20,10 +20,10 @@ class RetentionRule(Protocol):
     """Chooses what to forget. A protocol, so that users can bring a rule of their own."""
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
-        """Indices into ``segments`` (oldest first, none pinned) of what to drop: distinct, ascending.
+        """Which of ``segments`` (oldest first, none pinned) to drop: (k,) indices, ascending.
 
-        Their ``num_pages`` must sum to at least ``num_pages``; the caller has made sure that all of
-        them together do.
+        Their ``num_pages`` must sum to at least ``num_pages``; the caller has made sure that those
+        of all segments do. The newest must not leave while older ones are enough.
         """
         ...
 

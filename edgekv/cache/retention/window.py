@@ -1,7 +1,8 @@
 """``window``: keep the pinned start and the newest, forget the oldest.
 
-The rule of StreamingLLM, over whole segments. Guarantees: what it drops is always the oldest prefix,
-and no longer than needed. Does not know: what a segment shows or says.
+The rule of StreamingLLM, over whole segments.
+Owns: nothing. Guarantees: what it drops is the oldest prefix, and no longer than needed.
+Does not know: what a segment shows or says.
 """
 
 from __future__ import annotations

@@ -1,0 +1,54 @@
+import io
+import json
+import math
+
+import pytest
+from rich.console import Console
+
+from edgekv.bench.report import BenchResult, emit, machine, to_json
+
+
+def result(**figures: float) -> BenchResult:
+    return BenchResult(
+        "demo",
+        machine(),
+        {"speed": 4.0, "size": 1.0} | figures,
+        {"other.speed": 2.0, "what": "the other one"},
+        {"speed": (">=", 3.0), "size": ("<=", 1.0)},
+    )
+
+
+def test_the_last_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert emit(result(), Console(highlight=False)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    last = json.loads(lines[-1])
+    assert list(last) == ["bench", "machine", "figures", "baseline", "bounds", "ok"]
+    assert last["figures"] == {"speed": 4.0, "size": 1.0}
+    assert last["bounds"] == {"speed": [">=", 3.0], "size": ["<=", 1.0]}
+    assert last["ok"] is True
+    assert last["machine"]["cores"] >= 1
+    assert len(lines) > 1, "something for a person too"
+
+
+def test_a_missed_bound_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = io.StringIO()
+    assert emit(result(speed=2.0), Console(file=shown, width=120)) == 3
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+    assert "MISSED" in shown.getvalue()
+    assert "1.00x" in shown.getvalue(), "the ratio to the baseline"
+
+
+def test_nan_misses_every_bound_and_leaves_the_json_valid() -> None:
+    broken = result(speed=math.nan)
+    assert not broken.ok
+    assert json.loads(to_json(broken))["figures"]["speed"] is None
+
+
+def test_a_bound_on_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="bound on weight, which demo did not measure"):
+        BenchResult("demo", {}, {"speed": 1.0}, {}, {"weight": ("<=", 1.0)})
+
+
+def test_an_unknown_comparison_is_an_error() -> None:
+    with pytest.raises(ValueError, match="bound must be one of <=, <, >=, >, ==, got '='"):
+        BenchResult("demo", {}, {"speed": 1.0}, {}, {"speed": ("=", 1.0)})

@@ -1,0 +1,208 @@
+"""Random operations on the whole cache, against a naive model, everything checked after each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from edgekv.cache import Append, PageAllocator, Sequence
+from edgekv.cache import step as step_module
+from edgekv.cache.layout import Layout
+from edgekv.cache.retention import Window
+from edgekv.cache.segments import SegmentTable
+from edgekv.cache.table import PageTable
+from edgekv.types import StepTables
+from tests.cache.world import OPERATIONS, World, play
+
+WORLDS: dict[str, dict[str, int]] = {
+    "rope": {"num_axes": 1},
+    "m-rope": {"num_axes": 3},
+    "no rotation": {"num_axes": 0},
+    "one token a page": {"num_axes": 1, "page_size": 1, "num_pages": 40, "max_pages": 30},
+    "tiny pool": {"num_axes": 1, "num_pages": 5, "max_pages": 5},
+}
+NUM_GAMES, NUM_OPERATIONS = 8, 510  # for each of the five worlds: 20,400 operations
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_cache_agrees_with_the_naive_model(world: str) -> None:
+    done = Counter[str]()
+    for seed in range(NUM_GAMES):
+        done += play(World(**WORLDS[world]), seed, NUM_OPERATIONS)
+    assert done.total() == NUM_GAMES * NUM_OPERATIONS
+    rarest = min(OPERATIONS, key=lambda name: done[name])
+    assert done[rarest] >= 20, f"{rarest} was hardly played: {done}"
+
+
+WORD = st.integers(0, 2**16 - 1)
+
+
+class Machine(RuleBasedStateMachine):
+    """The same world, played by Hypothesis, which shrinks what it finds."""
+
+    @initialize(num_axes=st.sampled_from([0, 1, 3]), page_size=st.sampled_from([1, 2, 4]))
+    def start(self, num_axes: int, page_size: int) -> None:
+        self.world = World(num_pages=12, max_pages=10, num_axes=num_axes, page_size=page_size)
+
+    @rule(name=st.sampled_from(sorted(OPERATIONS)), arguments=st.tuples(WORD, WORD, WORD, WORD))
+    def operate(self, name: str, arguments: tuple[int, int, int, int]) -> None:
+        getattr(self.world, name)(*arguments)
+
+    @invariant()
+    def everything_holds(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.finish()
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(
+    max_examples=30,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+# -- does the machine find bugs? Each of these puts one in. ----------------------------------------
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def leak_on_abort(patch: pytest.MonkeyPatch) -> None:
+    def abort(self: Sequence, append: Append) -> None:
+        append.state = "aborted"
+        self._pending = None
+
+    patch.setattr(Sequence, "abort", abort)
+
+
+def fork_holds_no_pages(patch: pytest.MonkeyPatch) -> None:
+    """Closing the fork then frees its parent's pages, and closing the parent frees them again."""
+    patch.setattr(PageAllocator, "retain", lambda *_: None)
+
+
+def copy_the_wrong_page(patch: pytest.MonkeyPatch) -> None:
+    def copies(self: Append) -> np.ndarray:
+        first = self.sequence.table.page_ids[0]
+        return np.array([[first, self.copy_page]] * (self.copy_page >= 0), np.int32).reshape(-1, 2)
+
+    patch.setattr(Append, "copies", property(copies))
+
+
+def write_into_a_shared_page(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PageAllocator, "is_writable", lambda *_: True)
+
+
+def copied_page_is_not_released(patch: pytest.MonkeyPatch) -> None:
+    real = Layout.grow
+    patch.setattr(Layout, "grow", lambda self, append: real(self, append)[:0])
+
+
+def later_pages_keep_their_shift(patch: pytest.MonkeyPatch) -> None:
+    real = PageTable.keep
+    patch.setattr(PageTable, "keep", lambda self, mask, low: real(self, mask, np.zeros_like(low)))
+
+
+def only_the_next_page_moves(patch: pytest.MonkeyPatch) -> None:
+    real = PageTable.keep
+
+    def keep(self: PageTable, mask: np.ndarray, lowered: np.ndarray) -> None:
+        lowered = lowered.copy()
+        lowered[int(mask.argmin()) + 2 :] = 0
+        real(self, mask, lowered)
+
+    patch.setattr(PageTable, "keep", keep)
+
+
+def extend_a_page_that_has_moved(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PageTable, "tail_has_moved", False)
+
+
+def reuse_pages_in_flight(patch: pytest.MonkeyPatch) -> None:
+    real = PageAllocator.release
+
+    def release(self: PageAllocator, pages: np.ndarray) -> None:
+        steps, self._steps = self._steps, {}
+        real(self, pages)
+        self._steps = steps
+
+    patch.setattr(PageAllocator, "release", release)
+
+
+def evict_the_newest(patch: pytest.MonkeyPatch) -> None:
+    def choose(_: Window, segments: SegmentTable, num_pages: int) -> np.ndarray:
+        given_back = np.cumsum(segments.num_pages[::-1])
+        count = int(np.searchsorted(given_back, num_pages)) + 1
+        return np.arange(len(segments) - count, len(segments))
+
+    patch.setattr(Window, "choose", choose)
+
+
+def tables_share_one_buffer(patch: pytest.MonkeyPatch) -> None:
+    """The next step's tables overwrite those of a step that has not run yet."""
+    real, buffer = step_module.build_tables, np.zeros(4096, np.int32)
+
+    def build(*arguments: Any) -> StepTables:
+        tables = real(*arguments)
+        slots = buffer[: tables.slot_mapping.size]
+        slots[:] = tables.slot_mapping
+        return StepTables(
+            tables.position_ids,
+            tables.page_table,
+            tables.query_starts,
+            slots,
+            tables.kv_limits,
+            tables.query_indices,
+        )
+
+    patch.setattr(step_module, "build_tables", build)
+
+
+def truncate_forgets_the_valid_count(patch: pytest.MonkeyPatch) -> None:
+    real = Layout.truncate
+
+    def truncate(self: Layout, num_tokens: int) -> np.ndarray:
+        valid = self.table.valid.copy()
+        released = real(self, num_tokens)
+        self.table.valid[:] = valid[: self.table.num_pages]
+        return released
+
+    patch.setattr(Layout, "truncate", truncate)
+
+
+BUGS: list[Patch] = [
+    leak_on_abort,
+    fork_holds_no_pages,
+    copy_the_wrong_page,
+    write_into_a_shared_page,
+    copied_page_is_not_released,
+    later_pages_keep_their_shift,
+    only_the_next_page_moves,
+    extend_a_page_that_has_moved,
+    reuse_pages_in_flight,
+    evict_the_newest,
+    tables_share_one_buffer,
+    truncate_forgets_the_valid_count,
+]
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_the_machine_finds_a_seeded_bug(bug: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_games() -> None:
+        for seed in range(NUM_GAMES):
+            play(World(**WORLDS["rope"]), seed, NUM_OPERATIONS)
+
+    bug(monkeypatch)
+    with pytest.raises(AssertionError):
+        all_games()

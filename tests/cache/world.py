@@ -1,0 +1,411 @@
+"""A cache, a simulated device behind it, and a naive model beside it, driven by plain numbers.
+
+Every operation takes integers, so that Hypothesis and a seeded random driver can both play it.
+The device holds one number per slot (which token was written there) and where it was written; it is
+never cleared, so a stale or overwritten slot reads as a wrong token. Steps run on the device when
+they end, in any order, as late as possible: a page reused too early shows in what the step reads.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgekv.cache import Append, CacheSnapshot, PageCache, Sequence, Step, check
+from edgekv.cache.retention import RetentionRule, Watermarks, make_room, retention_rule
+from edgekv.config import KVGeometry
+from edgekv.errors import CacheError, ContextError, OutOfPagesError
+from tests.cache.naive import NaiveSequence
+
+KINDS = ("system", "frame", "text", "answer")
+MAX_SEQUENCES = 4
+
+
+@dataclass
+class Pending:
+    append: Append
+    tokens: list[int]
+    offsets: list[tuple[int, ...]]
+    advance: tuple[int, ...]
+    uniform: bool
+    limits: list[int]
+
+
+@dataclass
+class InFlight:
+    step: Step
+    tokens: list[int]  # that the device will write
+    rows: list[list[tuple[int, ...]]]  # what each row of the page table must read as
+
+
+class World:
+    """Operations say whether they did anything, and raise on any fault.
+
+    Refused operations count as done: they must leave everything as it was.
+    """
+
+    def __init__(
+        self, *, num_pages: int = 24, page_size: int = 4, num_axes: int = 1, max_pages: int = 16
+    ) -> None:
+        geometry = KVGeometry(1, 1, 1, page_size, "float32", num_axes)
+        self.cache = PageCache(geometry, num_pages, max_pages=max_pages)
+        self.page_size, self.num_axes = page_size, max(num_axes, 1)
+        self.rope_axes = num_axes
+        self.max_pages = max_pages
+        self.pairs: list[tuple[Sequence, NaiveSequence]] = []
+        self.pending: dict[int, Pending] = {}  # by sequence id
+        self.in_flight: list[InFlight] = []
+        self.slots = np.full(num_pages * page_size, -1, np.int64)
+        self.written = np.full((self.num_axes, num_pages * page_size), -(10**6), np.int64)
+        self.next_token = 0
+        self.rule: RetentionRule = retention_rule("window")
+
+    # -- operations -------------------------------------------------------------------------------
+
+    def open(self, *_: int) -> bool:
+        if len(self.pairs) == MAX_SEQUENCES:
+            return False
+        self.pairs.append((self.cache.open(), NaiveSequence(self.num_axes)))
+        return True
+
+    def fork(self, which: int, *_: int) -> bool:
+        if not self.pairs or len(self.pairs) == MAX_SEQUENCES:
+            return False
+        sequence, naive = self._pick(which)
+        self.pairs.append((sequence.fork(), naive.fork()))
+        return True
+
+    def append(self, which: int, kind: int, size: int, style: int) -> bool:
+        """``size`` tokens of a new segment, or continuing the last; positions by ``style``."""
+        if not self.pairs:
+            return False
+        sequence, naive = self._pick(which)
+        if sequence.pending is not None and style % 16:
+            return False  # refused; once in a while is enough
+        num_tokens = 1 + size % (3 * self.page_size)
+        extend = bool(style & 1) and bool(naive.segments)
+        name = naive.segments[-1].kind if extend else KINDS[kind % 4]
+        positions, advance = self._positions(num_tokens, style >> 1)
+        run = self._run(num_tokens, style >> 3)
+        before = self.cache.snapshot()
+        try:
+            append = sequence.append(
+                name,
+                num_tokens,
+                extend=extend,
+                positions=positions,
+                advance=advance,
+                bidirectional=run,
+            )
+        except (OutOfPagesError, ContextError, CacheError) as error:
+            assert_same(before, self.cache.snapshot())
+            self._must_fail(error, sequence, name, num_tokens, extend)
+            return True
+        assert sequence.num_tokens == naive.num_tokens, "an append is invisible until its commit"
+        offsets = (
+            [(i,) * self.num_axes for i in range(num_tokens)]
+            if positions is None
+            else [tuple(column) for column in positions.T.tolist()]
+        )
+        moved = append.advance.tolist()
+        if advance is None:
+            assert moved == [max(max(o) for o in offsets) + 1] * self.num_axes
+        limits = [naive.num_tokens + i + 1 for i in range(num_tokens)]
+        for start, stop in run:
+            limits[start:stop] = [naive.num_tokens + stop] * (stop - start)
+        tokens = list(range(self.next_token, self.next_token + num_tokens))
+        self.next_token += num_tokens
+        uniform = positions is None and moved == [num_tokens] * self.num_axes
+        self.pending[sequence.id] = Pending(append, tokens, offsets, tuple(moved), uniform, limits)
+        return True
+
+    def begin(self, mask: int, *_: int) -> bool:
+        """Put some of the pending appends into one step."""
+        ready = [p for p in self.pending.values() if not p.append.in_step]
+        chosen = [p for i, p in enumerate(ready) if mask >> (i % 8) & 1]
+        if not chosen:
+            return False
+        step = self.cache.begin_step([p.append for p in chosen])
+        flight = InFlight(step, [], [])
+        for p in chosen:
+            naive = self._naive(p.append.sequence)
+            base = naive.next_position
+            here = [
+                (token, *(b + o for b, o in zip(base, offset, strict=True)))
+                for token, offset in zip(p.tokens, p.offsets, strict=True)
+            ]
+            flight.tokens += p.tokens
+            flight.rows.append(naive.read() + here)
+        self._check_tables(step, chosen)
+        self.in_flight.append(flight)
+        return True
+
+    def write(self, which: int, *_: int) -> bool:
+        """A step runs on the device and commits."""
+        if not self.in_flight:
+            return False
+        flight = self.in_flight.pop(which % len(self.in_flight))
+        self._run_on_device(flight)
+        for append in flight.step.appends:
+            if append.state == "pending":
+                p = self.pending.pop(append.sequence.id)
+                self._naive(append.sequence).append(
+                    append.kind, p.tokens, p.offsets, p.advance, p.uniform, append.extend
+                )
+        flight.step.commit()
+        return True
+
+    def abort_step(self, which: int, ran: int, *_: int) -> bool:
+        """A step is given up, before or after the device ran it."""
+        if not self.in_flight:
+            return False
+        flight = self.in_flight.pop(which % len(self.in_flight))
+        if ran & 1:
+            self._run_on_device(flight)
+        for append in flight.step.appends:
+            if append.state == "pending":
+                del self.pending[append.sequence.id]
+        flight.step.abort()
+        return True
+
+    def abort_append(self, which: int, *_: int) -> bool:
+        """An append is given up, in whatever state its step is."""
+        if not self.pending:
+            return False
+        key = sorted(self.pending)[which % len(self.pending)]
+        self.pending.pop(key).append.abort()
+        return True
+
+    def drop(self, which: int, mask: int, *_: int) -> bool:
+        """Any segments leave."""
+        if not self.pairs:
+            return False
+        sequence, naive = self._pick(which)
+        ids = [s.id for i, s in enumerate(naive.segments) if mask >> (i % 16) & 1]
+        if any(s.kind == "system" for s in naive.segments if s.id in ids):
+            self._refuses(lambda: sequence.drop(ids))
+            ids = [s.id for s in naive.segments if s.id in ids and s.kind != "system"]
+        if sequence.pending is not None:
+            self._refuses(lambda: sequence.drop(ids))
+            return True
+        sequence.drop(ids)
+        naive.drop(set(ids))
+        return bool(ids)
+
+    def evict(self, which: int, wanted: int, high: int, low: int) -> bool:
+        """The rule makes room: always the oldest that are not pinned, and enough of them."""
+        if not self.pairs:
+            return False
+        sequence, naive = self._pick(which)
+        if sequence.pending is not None:
+            return False
+        wanted %= 8
+        high = 1 + high % self.max_pages
+        marks = Watermarks(high, low % (high + 1))
+        before = self.cache.snapshot()
+        try:
+            num_free = self.cache.allocator.num_free
+            dropped = make_room(
+                sequence, wanted, rule=self.rule, marks=marks, num_free=num_free
+            ).tolist()
+        except (ContextError, OutOfPagesError):
+            assert_same(before, self.cache.snapshot())
+            return True
+        loose = [s.id for s in naive.segments if s.kind != "system"]
+        assert dropped == loose[: len(dropped)], "the oldest leave first"
+        naive.drop(set(dropped))
+        assert sequence.num_pages + wanted <= high
+        assert self.cache.counts.free + self.cache.counts.in_flight >= wanted
+        return bool(dropped)
+
+    def truncate(self, which: int, size: int, *_: int) -> bool:
+        if not self.pairs:
+            return False
+        sequence, naive = self._pick(which)
+        num_tokens = naive.num_tokens - size % (naive.num_tokens + 1)
+        cut = next(
+            (
+                s
+                for s, start in zip(naive.segments, starts(naive), strict=True)
+                if start < num_tokens < start + len(s.tokens)
+            ),
+            None,
+        )
+        if sequence.pending is not None or (cut and (cut.kind == "frame" or not cut.uniform)):
+            self._refuses(lambda: sequence.truncate(num_tokens))
+            return True
+        sequence.truncate(num_tokens)
+        naive.truncate(num_tokens)
+        return True
+
+    def close(self, which: int, *_: int) -> bool:
+        """A sequence goes, whatever it is doing."""
+        if not self.pairs:
+            return False
+        sequence, _ = self.pairs.pop(which % len(self.pairs))
+        self.pending.pop(sequence.id, None)
+        sequence.close()
+        self._refuses(sequence.fork)
+        return True
+
+    # -- what must hold after every operation -----------------------------------------------------
+
+    def check(self) -> None:
+        snapshot = self.cache.snapshot()
+        check(snapshot)
+        assert len(snapshot.sequences) == len(self.pairs)
+        for sequence, naive in self.pairs:
+            assert sequence.num_tokens == naive.num_tokens
+            assert tuple(sequence.next_position.tolist()) == naive.next_position
+            table = sequence.table
+            shifts = table.rows[:, 2 : 2 + self.num_axes]
+            assert self.read(table.page_ids, table.valid, shifts) == naive.read()
+
+    def finish(self) -> None:
+        """Ends everything: all pages must come back."""
+        while self.in_flight:
+            self.write(0)
+        while self.pairs:
+            self.close(0)
+        self.check()
+        assert self.cache.counts.free == self.cache.counts.num_pages
+
+    def read(self, ids: np.ndarray, valid: np.ndarray, shifts: np.ndarray) -> list[tuple[int, ...]]:
+        """What the operator would see: each token and where it stands now."""
+        page = np.repeat(np.arange(ids.size), valid)
+        offset = np.arange(page.size) - np.repeat(np.cumsum(valid) - valid, valid)
+        slots = ids[page] * self.page_size + offset
+        now = self.written[:, slots] + shifts[page].T
+        return list(zip(self.slots[slots].tolist(), *now.tolist(), strict=True))
+
+    # -- helpers ----------------------------------------------------------------------------------
+
+    def _pick(self, which: int) -> tuple[Sequence, NaiveSequence]:
+        return self.pairs[which % len(self.pairs)]
+
+    def _naive(self, sequence: Sequence) -> NaiveSequence:
+        return next(n for s, n in self.pairs if s is sequence)
+
+    def _positions(self, n: int, style: int) -> tuple[np.ndarray | None, object]:
+        if style % 4 == 0:
+            grid = np.stack([np.arange(n) // (1 + a) for a in range(self.num_axes)])
+            return grid, None
+        if style % 4 == 1:
+            return None, tuple(n if a == 0 else 0 for a in range(self.num_axes))
+        return None, None
+
+    def _run(self, num_tokens: int, style: int) -> list[tuple[int, int]]:
+        if style % 3:
+            return []
+        start = style % num_tokens
+        return [(start, num_tokens)]
+
+    def _must_fail(
+        self, error: Exception, sequence: Sequence, kind: str, num_tokens: int, extend: bool
+    ) -> None:
+        if isinstance(error, OutOfPagesError):
+            needed = sequence.pages_needed(kind, num_tokens, extend=extend)
+            assert error.needed == needed > error.free == self.cache.counts.free
+        elif isinstance(error, ContextError):
+            needed = sequence.pages_needed(kind, num_tokens, extend=extend)
+            assert sequence.num_pages + needed > self.max_pages
+        else:
+            assert sequence.pending is not None
+
+    def _refuses(self, operation: Callable[[], object]) -> None:
+        before = self.cache.snapshot()
+        try:
+            operation()
+        except (CacheError, ValueError):
+            assert_same(before, self.cache.snapshot())
+        else:
+            raise AssertionError("an operation that must be refused was done")
+
+    def _check_tables(self, step: Step, chosen: list[Pending]) -> None:
+        tables, start = step.tables, 0
+        assert tables.page_table.shape[2] == 2 + self.rope_axes
+        for b, p in enumerate(chosen):
+            naive, stop = self._naive(p.append.sequence), start + len(p.tokens)
+            assert tables.query_starts[b : b + 2].tolist() == [start, stop]
+            at = range(naive.num_tokens, naive.num_tokens + len(p.tokens))
+            assert tables.query_indices[start:stop].tolist() == list(at)
+            assert tables.kv_limits[start:stop].tolist() == p.limits
+            ids = tables.page_table[b, :, 0]
+            assert tables.page_table[b, ids >= 0, 1].sum() == naive.num_tokens + len(p.tokens)
+            start = stop
+
+    def _run_on_device(self, flight: InFlight) -> None:
+        size, tables = self.page_size, flight.step.tables
+        for source, target in flight.step.copies.tolist():
+            for pool in (self.slots, *self.written):
+                pool[target * size : (target + 1) * size] = pool[
+                    source * size : (source + 1) * size
+                ]
+        self.slots[tables.slot_mapping] = flight.tokens
+        self.written[:, tables.slot_mapping] = tables.position_ids
+        for row, expected in zip(tables.page_table, flight.rows, strict=True):
+            row = row[row[:, 0] >= 0]
+            if self.rope_axes:
+                assert self.read(row[:, 0], row[:, 1], row[:, 2:]) == expected, "what a step reads"
+            else:
+                got = self.read(row[:, 0], row[:, 1], np.zeros((len(row), 1), np.int64))
+                assert [t for t, _ in got] == [t for t, _ in expected], "what a step reads"
+
+
+def starts(naive: NaiveSequence) -> list[int]:
+    out, start = [], 0
+    for s in naive.segments:
+        out.append(start)
+        start += len(s.tokens)
+    return out
+
+
+def assert_same(before: CacheSnapshot, after: CacheSnapshot) -> None:
+    """Two snapshots are equal to the last bit, the order of the free pages included."""
+    assert flat(before) == flat(after), "an operation that fails changes nothing"
+
+
+def flat(snapshot: CacheSnapshot) -> list[object]:
+    a = snapshot.allocator
+    out: list[object] = [a.counts, a.free.tobytes(), a.refs.tobytes(), a.fences.tobytes()]
+    for s in snapshot.sequences:
+        out += [s.id, s.num_tokens, s.next_position.tobytes(), s.page_table.tobytes()]
+        out += [s.segments.tobytes(), s.pending_pages.tobytes()]
+    return out
+
+
+OPERATIONS: dict[str, int] = {  # how often each is played
+    "open": 4,
+    "fork": 6,
+    "append": 30,
+    "begin": 20,
+    "write": 20,
+    "abort_step": 4,
+    "abort_append": 4,
+    "drop": 8,
+    "evict": 14,
+    "truncate": 6,
+    "close": 4,
+}
+
+
+def play(world: World, seed: int, num_operations: int) -> Counter[str]:
+    """Random operations, everything checked after each; then the end of everything."""
+    rng = random.Random(seed)  # noqa: S311 - to be repeatable, not secret
+    names, weights, done = list(OPERATIONS), list(OPERATIONS.values()), Counter[str]()
+    while done.total() < num_operations:
+        name = rng.choices(names, weights)[0]
+        arguments = [rng.getrandbits(16) for _ in range(4)]
+        try:
+            if getattr(world, name)(*arguments):
+                done[name] += 1
+                world.check()
+        except Exception as error:
+            where = f"seed {seed}, operation {done.total()}: {name}{tuple(arguments)}"
+            raise AssertionError(f"{where}: {error!r}") from error
+    world.finish()
+    return done

@@ -1,0 +1,178 @@
+"""``edgekv run`` as a user calls it: in a process of its own, on files."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from edgekv.cli import main
+
+QUESTION = "What do you see?"
+
+
+def edgekv(*arguments: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edgekv", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def write_clip(path: Path, num_frames: int, *, fps: float = 10.0) -> Path:
+    codec = {".mp4": "mp4v", ".avi": "MJPG"}[path.suffix]
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*codec), fps, (96, 80))
+    for k in range(num_frames):
+        frame = np.full((80, 96, 3), 60, np.uint8)
+        cv2.circle(frame, (int(k * 3 % 96), int(k * 2 % 80)), 12, (40, 40, 220), -1)
+        writer.write(frame)
+    writer.release()
+    return path
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_clip(tmp_path_factory.mktemp("clips") / "clip.mp4", 100)
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".avi"])
+def test_jsonl_has_answers_events_and_a_summary_and_nothing_else(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = write_clip(tmp_path / f"clip{suffix}", 400)
+    done = edgekv(
+        "run", path, "--prompt", QUESTION, "--every", "4s", "--fps", 5, "--kv-budget", "1MiB",
+        "--max-new-tokens", 4, "--format", "jsonl",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    answers = [line for line in lines if line["type"] == "answer"]
+    assert [answer["time_s"] for answer in answers] == pytest.approx(
+        [4, 8, 12, 16, 20, 24, 28, 32, 36], abs=0.11
+    )
+    assert all(answer["prompt"] == QUESTION for answer in answers)
+    assert {line["type"] for line in lines[:-1]} == {"answer", "event"}
+    summary = lines[-1]
+    assert summary["type"] == "summary"
+    assert summary["frames"] == 200
+    assert summary["answers"] == len(answers)
+    pages = summary["kv_pages"]
+    assert pages["peak"] <= pages["total"]
+    assert pages["live"] + pages["cached"] + pages["in_flight"] + pages["free"] == pages["total"]
+    assert summary["kv_bytes"] <= 1 << 20
+    evicted = sum(line["count"] for line in lines if line.get("event") == "evicted_frames")
+    assert evicted == summary["evicted_frames"] > 100
+    assert summary["context_frames"] + evicted == summary["frames"]
+
+
+def test_text_shows_answers_with_their_times_and_the_figures(clip: Path) -> None:
+    done = edgekv("run", clip, "--prompt", QUESTION, "--every", "4s", "--max-new-tokens", 3)
+    assert done.returncode == 0, done.stderr
+    assert f"00:04.0  {QUESTION}" in done.stdout
+    assert f"00:08.0  {QUESTION}" in done.stdout
+    assert "20 frames, 2 answers" in done.stdout
+
+
+def test_several_prompts_and_a_duration(clip: Path) -> None:
+    done = edgekv(
+        "run", clip, "--prompt", "What do you see?", "--prompt", "Is there a red circle now?",
+        "--every", "1s", "--duration", "3s", "--max-new-tokens", 2, "--format", "jsonl",
+    )  # fmt: skip
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    asked = [(line["time_s"], line["prompt"]) for line in lines if line["type"] == "answer"]
+    assert [time_s for time_s, _ in asked] == [1.0, 1.0, 2.0, 2.0]
+    assert len({prompt for _, prompt in asked}) == 2
+
+
+def test_a_clip_shorter_than_the_interval_gets_one_answer(tmp_path: Path) -> None:
+    short = write_clip(tmp_path / "short.mp4", 5)
+    done = edgekv("run", short, "--prompt", QUESTION, "--format", "jsonl", "--max-new-tokens", 2)
+    kinds = [json.loads(line)["type"] for line in done.stdout.splitlines()]
+    assert kinds == ["answer", "summary"]
+
+
+def test_ctrl_c_ends_with_the_summary(clip: Path) -> None:
+    command = [
+        sys.executable, "-m", "edgekv", "run", clip, "--prompt", QUESTION, "--every", "1s",
+        "--realtime", "--format", "jsonl",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    rest, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0, stderr
+    assert stderr == ""
+    assert json.loads((first + rest).splitlines()[-1])["type"] == "summary"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "code"),
+    [
+        (["run", "{clip}"], "--prompt", 2),
+        (["run", "{clip}", "--prompt", "x", "--every", "0s"], "duration must be positive", 2),
+        (["run", "{clip}", "--prompt", "x", "--kv-budget", "much"], "size must look like", 2),
+        (["run", "{clip}", "--prompt", "x", "--device", "gpu"], "'gpu' is not one of", 2),
+        (
+            ["run", "{clip}", "--prompt", "x", "--retain", "newest"],
+            "Invalid value for '--retain'",
+            2,
+        ),
+        (["run", "{clip}", "--prompt", "x", "--format", "xml"], "'xml' is not one of", 2),
+        (["run", "{clip}", "--fast"], "No such option", 2),
+        (["walk"], "No such command 'walk'", 2),
+        (["run", "missing.mp4", "--prompt", "x"], "missing.mp4: no such file", 1),
+        (["run", "{text}", "--prompt", "x"], "text.mp4", 1),
+        (["run", "{empty}", "--prompt", "x"], "empty.mp4", 1),
+        (["run", "{clip}", "--prompt", "x", "--model", "{text}"], "expected a bundle folder", 1),
+        (["run", "{clip}", "--prompt", "x", "--device", "tensorrt"], "cannot run here", 1),
+        (["run", "{clip}", "--prompt", "x", "--kv-budget", "1KiB"], "one page takes", 1),
+        (["run", "{clip}", "--prompt", "x", "--kv-budget", "100KiB"], "would do", 1),
+        (["run", "{clip}", "--prompt", "{long}"], "does not fit", 1),
+        (["run", "{clip}", "--prompt", ""], "question must not be empty", 1),
+        (["doctor", "{text}"], "expected a bundle folder", 1),
+    ],
+)
+def test_bad_use_gets_one_line_and_its_exit_code(
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    clip: Path,
+    arguments: list[str],
+    said: str,
+    code: int,
+) -> None:
+    (tmp_path / "text.mp4").write_text("this is not a film")
+    (tmp_path / "empty.mp4").touch()
+    named = {
+        "clip": clip,
+        "text": tmp_path / "text.mp4",
+        "empty": tmp_path / "empty.mp4",
+        "long": "word " * 2000,
+    }
+    with pytest.raises(SystemExit) as ended:
+        main([argument.format(**named) for argument in arguments])
+    shown = capfd.readouterr().err
+    assert ended.value.code == code, shown
+    assert said in shown
+    assert len(shown.splitlines()) == 1
+
+
+def test_doctor_says_what_runs_here_and_that_the_demo_fits() -> None:
+    done = edgekv("doctor")
+    assert done.returncode == 0, done.stderr
+    for word in ("cpu", "ready", "tensorrt", "no:", "KV pool", "fits"):
+        assert word in done.stdout
+
+
+def test_a_reader_that_goes_away_is_no_traceback(clip: Path) -> None:
+    command = f"{sys.executable} -m edgekv run {clip} --prompt x --format jsonl | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,42 @@
+"""Fixtures shared by all tests: the demo model, and frames that all differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import edgekv
+
+Pixels = NDArray[np.uint8]
+
+
+@pytest.fixture(scope="session")
+def bundle_path() -> Path:
+    return edgekv.demo_bundle_path()
+
+
+@pytest.fixture(scope="session")
+def model(bundle_path: Path) -> Iterator[edgekv.Model]:
+    """The demo model with one pool for the whole run: tests must give back every page."""
+    with edgekv.load(bundle_path, kv_budget="4MiB", num_threads=1) as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def session(model: edgekv.Model) -> Iterator[edgekv.Session]:
+    with model.session() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def picture() -> Callable[[int], Pixels]:
+    """Picture number k: noise of its own, (64, 64, 3) uint8."""
+
+    def draw(k: int) -> Pixels:
+        return np.random.default_rng(k).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+
+    return draw

@@ -1,0 +1,254 @@
+"""Live sources: the newest frame wins, nothing piles up, everything is let go of.
+
+A file played at its own pace stands in for a camera; where a device's faults are needed, a small
+reader of the test's own has them. No assertion depends on how fast the machine is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from edgekv.errors import SourceError
+from edgekv.media import open_video
+from edgekv.media.live import LiveSource
+from edgekv.media.source import Mark
+from tests.media import clips
+
+
+class Device:
+    """A camera that steps when the test lets it, and fails how the test wants."""
+
+    def __init__(self, num_frames: int, *, at_end: Callable[[], None] | None = None) -> None:
+        self.num_bad_frames = 0
+        self.steps = threading.Semaphore(0)
+        self.closed_by: threading.Thread | None = None
+        self.num_retrieved = 0
+        self._num_frames = num_frames
+        self._at_end = at_end
+        self._index = -1
+
+    def grab(self) -> Mark | None:
+        if self._index + 1 == self._num_frames:
+            if self._at_end is not None:
+                self._at_end()
+            return None
+        if not self.steps.acquire(timeout=5):
+            return None
+        self._index += 1
+        return Mark(self._index, self._index / 10)
+
+    def retrieve(self) -> NDArray[np.uint8] | None:
+        self.num_retrieved += 1
+        return clips.draw(self._index)
+
+    def close(self) -> None:
+        self.closed_by = threading.current_thread()
+
+    def step(self, num_frames: int) -> None:
+        self.steps.release(num_frames)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen within 10 s"
+        time.sleep(0.002)
+
+
+def live(device: Device, fps: float | None = None, timeout_s: float = 5) -> LiveSource:
+    return LiveSource(device, "the camera", fps=fps, timeout_s=timeout_s)
+
+
+@contextmanager
+def watching(
+    device: Device, fps: float | None = None, timeout_s: float = 5
+) -> Iterator[LiveSource]:
+    source = live(device, fps, timeout_s)
+    try:
+        yield source
+    finally:
+        device.step(1)  # or close would wait for a grab that nothing ends
+        source.close()
+
+
+def test_the_newest_frame_wins_and_the_others_are_counted() -> None:
+    device = Device(100)
+    device.step(1)
+    with watching(device) as source:
+        assert next(source).index == 0
+        device.step(30)
+        wait_until(lambda: source.stats().num_dropped_frames == 29)
+        frame = next(source)
+        assert (frame.index, clips.read_number(frame.pixels)) == (30, 30)
+        stats = source.stats()
+        assert (stats.num_frames, stats.num_dropped_frames) == (2, 29)
+
+
+def test_frames_not_due_are_neither_decoded_nor_dropped() -> None:
+    device = Device(100)
+    device.step(1)
+    with watching(device, fps=1) as source:
+        assert next(source).index == 0
+        device.step(10)
+        assert next(source).index == 10
+        assert device.num_retrieved == 2
+        assert source.stats().num_dropped_frames == 0
+
+
+def test_the_age_of_a_frame_is_reported() -> None:
+    device = Device(10)
+    device.step(1)
+    with watching(device) as source:
+        next(source)
+        before = time.monotonic()
+        device.step(1)
+        wait_until(lambda: device.num_retrieved == 2)
+        time.sleep(0.05)
+        next(source)
+        assert 0.04 < source.stats().age_s <= time.monotonic() - before
+        assert source.stats().max_age_s >= source.stats().age_s
+
+
+@pytest.mark.parametrize("how", ["close", "with", "error", "early"])
+def test_the_thread_ends_and_lets_go_of_the_device(how: str) -> None:
+    device = Device(100)
+    device.step(1)
+    before = set(threading.enumerate())
+    source = live(device)
+    (thread,) = set(threading.enumerate()) - before
+    device.step(5)
+    if how == "close":
+        source.close()
+        source.close()
+    elif how == "early":
+        next(source)
+        source.close()
+    elif how == "with":
+        with source:
+            next(source)
+    else:
+        with pytest.raises(ZeroDivisionError), source:
+            1 / 0  # noqa: B018 - any error of the user's
+    assert not thread.is_alive()
+    assert device.closed_by is thread
+    with pytest.raises(StopIteration):
+        next(source)
+    assert source.stats().num_frames <= 1
+
+
+def test_closing_from_another_thread_ends_the_loop() -> None:
+    device = Device(100)
+    device.step(1)
+    with watching(device) as source:
+        next(source)
+        threading.Timer(0.05, source.close).start()
+        assert list(source) == []
+
+
+def test_an_endless_source_that_ends_is_lost() -> None:
+    device = Device(3)
+    device.step(1)
+    with watching(device) as source:
+        assert next(source).index == 0
+        device.step(2)
+        wait_until(lambda: source.stats().num_dropped_frames == 1)
+        assert next(source).index == 2, "what came is given before the loss is reported"
+        with pytest.raises(SourceError, match="the camera: lost after 2 frames"):
+            next(source)
+
+
+def test_an_error_in_the_thread_reaches_the_user() -> None:
+    def fail() -> None:
+        raise RuntimeError("the driver broke")
+
+    device = Device(1, at_end=fail)
+    device.step(1)
+    with watching(device) as source:
+        next(source)
+        with pytest.raises(SourceError, match="the driver broke") as caught:
+            next(source)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert device.closed_by is not None
+
+
+def test_a_device_that_cannot_be_closed_does_not_hang_the_user() -> None:
+    class Stuck(Device):
+        def close(self) -> None:
+            raise OSError("device busy")
+
+    device = Stuck(1)
+    device.step(1)
+    with watching(device) as source:
+        next(source)
+        with pytest.raises(SourceError, match="device busy"):
+            next(source)
+
+
+def test_no_frame_at_all() -> None:
+    device = Device(0)
+    with pytest.raises(SourceError, match="the camera: expected at least one readable frame"):
+        live(device)
+    assert device.closed_by is not None
+
+
+def test_silence_ends_in_an_error_not_in_a_hang() -> None:
+    device = Device(10)
+    device.step(1)
+    source = live(device, timeout_s=0.1)
+    next(source)
+    with pytest.raises(SourceError, match=r"the camera: no frame for 0\.1 s"):
+        next(source)
+    device.step(1)
+    source.close()
+
+
+def test_frames_that_are_not_due_are_signs_of_life() -> None:
+    device = Device(100)
+    device.step(1)
+    with watching(device, fps=0.1, timeout_s=1) as source:
+        next(source)
+        done = threading.Event()
+
+        def drip() -> None:
+            while not done.wait(0.015):
+                device.step(1)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        with pytest.raises(SourceError, match="lost"):
+            next(source)  # the only due frame would be number 100
+        done.set()
+        thread.join()
+
+
+def test_a_file_played_like_a_camera(tmp_path: Path) -> None:
+    path = clips.write_clip(tmp_path / "clip.avi", "MJPG", 50, 60)
+    start = time.monotonic()
+    with open_video(path, fps=None, realtime=True) as source:
+        frames = []
+        for frame in source:
+            frames.append(frame)
+            time.sleep(0.1)
+    assert time.monotonic() - start >= 59 / 50, "not faster than its own pace"
+    stats = source.stats()
+    indices = [frame.index for frame in frames]
+    assert indices == sorted(set(indices))
+    assert [clips.read_number(frame.pixels) for frame in frames] == indices
+    assert [frame.time_s for frame in frames] == pytest.approx([i / 50 for i in indices])
+    assert stats.num_frames + stats.num_dropped_frames == 60
+    assert stats.num_dropped_frames > 20
+
+
+def test_a_pause_in_a_played_file_is_no_loss(tmp_path: Path) -> None:
+    path = clips.write_clip(tmp_path / "clip.mp4", "mp4v", 25, 3)
+    clips.set_mp4_times(path, [0, 40, 700])
+    with open_video(path, fps=None, realtime=True, timeout_s=0.2) as source:
+        assert [frame.index for frame in source][-1] == 2

@@ -1,0 +1,196 @@
+"""Every instruction set of the CPU kernel against the oracle, through ONNX Runtime."""
+
+from __future__ import annotations
+
+import platform
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.operator.build import build
+from tests.operator.cases import CASES, Case
+from tests.operator.harness import (
+    ORT_ERRORS,
+    POOL_NAMES,
+    build_model,
+    input_arrays,
+    node_attributes,
+    open_session,
+    oracle_outputs,
+    run_ort,
+    run_session,
+)
+
+ISAS = ("neon",) if platform.machine() in ("aarch64", "arm64") else ("baseline", "avx2", "avx512")
+TOLERANCE = {"float32": 1e-5, "float16": 1e-3}
+
+
+def case_named(name: str) -> Case:
+    return next(case for case in CASES if case.name == name)
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Sets the instruction set, or skips where this processor lacks it."""
+    monkeypatch.setenv("EDGEKV_CPU_ISA", request.param)
+    call = build(case_named("first-token"))
+    model = build_model(input_arrays(call.inputs), node_attributes(call.attributes))
+    try:
+        open_session(model)
+    except ORT_ERRORS as error:
+        if "this processor lacks" not in str(error):
+            raise
+        pytest.skip(f"this processor lacks {request.param}")
+    return str(request.param)
+
+
+def check_against_oracle(case: Case, *, in_place: bool) -> None:
+    call, expected = build(case), oracle_outputs(case)
+    result = run_ort(call.attributes, call.inputs, in_place=in_place)
+    np.testing.assert_allclose(
+        result.output, expected.output, rtol=0, atol=TOLERANCE[case.query_dtype]
+    )
+    for name in POOL_NAMES:
+        np.testing.assert_array_equal(getattr(result, name), getattr(expected, name))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.usefixtures("isa")
+def test_kernel_equals_oracle(case: Case) -> None:
+    check_against_oracle(case, in_place=True)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_kernel_equals_oracle_with_copied_pools(case: Case) -> None:
+    check_against_oracle(case, in_place=False)
+
+
+def test_default_is_the_best_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = build(case_named("many-query-blocks"))
+    monkeypatch.delenv("EDGEKV_CPU_ISA", raising=False)
+    default = run_ort(call.attributes, call.inputs).output
+    supported = []
+    for name in ISAS:
+        monkeypatch.setenv("EDGEKV_CPU_ISA", name)
+        try:
+            supported.append(run_ort(call.attributes, call.inputs).output)
+        except ORT_ERRORS as error:
+            if "this processor lacks" not in str(error):
+                raise
+    np.testing.assert_array_equal(default, supported[-1])
+
+
+def test_in_place_writes_the_callers_memory_and_copied_does_not() -> None:
+    call = build(case_named("prefill"))
+    model = build_model(input_arrays(call.inputs), node_attributes(call.attributes))
+    session = open_session(model)
+    for in_place in (True, False):
+        arrays = input_arrays(call.inputs)
+        run_session(session, arrays, in_place=in_place)
+        after = call.stored_keys if in_place else call.inputs.key_pool
+        np.testing.assert_array_equal(arrays["key_pool"], after)
+
+
+@pytest.mark.usefixtures("isa")
+def test_a_value_some_tokens_do_not_see_never_reaches_them() -> None:
+    call = build(case_named("prefill"))
+    poisoned = replace(call.inputs, key=call.inputs.key.copy(), value=call.inputs.value.copy())
+    poisoned.key[-1], poisoned.value[-1] = np.inf, np.nan  # only the last token sees itself
+    clean = run_ort(call.attributes, call.inputs).output
+    result = run_ort(call.attributes, poisoned).output
+    np.testing.assert_array_equal(result[:-1], clean[:-1])
+    assert np.isnan(result[-1]).all()
+
+
+@pytest.mark.usefixtures("isa")
+def test_nan_in_a_query_shows_in_its_output_only() -> None:
+    call = build(case_named("mixed-9x3x64-page16-float16"))
+    query = call.inputs.query.copy()
+    query[0, 3] = np.nan
+    result = run_ort(call.attributes, replace(call.inputs, query=query)).output
+    assert np.isnan(result[0, :64]).all()
+    assert np.isfinite(result[0, 64:]).all()
+    assert np.isfinite(result[1:]).all()
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("name", ["mixed-9x3x64-page16-float16", "empty-row", "window"])
+def test_a_row_alone_gives_the_same_bits_as_batched(name: str) -> None:
+    call = build(case_named(name))
+    inputs, starts = call.inputs, call.inputs.query_starts
+    batched = run_ort(call.attributes, inputs).output
+    for row in range(len(starts) - 1):
+        mine = slice(starts[row], starts[row + 1])
+        alone = replace(
+            inputs,
+            page_table=inputs.page_table[row : row + 1],
+            query_starts=np.array([0, mine.stop - mine.start], np.int32),
+            **{
+                field: getattr(inputs, field)[mine]
+                for field in (
+                    "query", "key", "value", "slot_mapping", "kv_limits", "query_indices",
+                )
+            },
+        )  # fmt: skip
+        np.testing.assert_array_equal(run_ort(call.attributes, alone).output, batched[mine])
+
+
+def test_the_number_of_threads_changes_no_bit() -> None:
+    call = build(case_named("long-decode-many-shifts"))
+    arrays = input_arrays(call.inputs)
+    model = build_model(arrays, node_attributes(call.attributes))
+    results = [
+        run_session(open_session(model, threads), arrays, in_place=False)["output"]
+        for threads in (1, 2, 4)
+    ]
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[2])
+
+
+def test_one_session_may_be_run_by_several_threads() -> None:
+    cases = [case_named(name) for name in ("window", "window-one", "sinks", "decode", "prefill")]
+    calls = [build(case) for case in cases] * 8
+    sessions = {
+        call.case: open_session(
+            build_model(input_arrays(call.inputs), node_attributes(call.attributes))
+        )
+        for call in calls
+    }
+
+    def run(index: int) -> np.ndarray:
+        call = calls[index]
+        return run_session(sessions[call.case], input_arrays(call.inputs), in_place=True)["output"]
+
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(run, range(len(calls))))
+    for call, result in zip(calls, results, strict=True):
+        np.testing.assert_allclose(result, oracle_outputs(call.case).output, rtol=0, atol=1e-5)
+
+
+def to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """Bits of the nearest bfloat16, ties to even; NaN stays NaN."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
+
+
+def from_bfloat16(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("name", ["mixed-4x2x40-page16-float32", "prefill", "decode"])
+def test_bfloat16_pools(name: str) -> None:
+    call = build(case_named(name))
+    bits = {name: to_bfloat16(getattr(call.inputs, name)) for name in ("key_pool", "value_pool")}
+    rounded = {
+        name: from_bfloat16(to_bfloat16(getattr(call.inputs, name)))
+        for name in ("key", "value", "key_pool", "value_pool")
+    }
+    result = run_ort(call.attributes, replace(call.inputs, **bits))
+    expected = run_ort(call.attributes, replace(call.inputs, **rounded))
+    np.testing.assert_array_equal(result.output, expected.output)
+    written = from_bfloat16(result.key_pool)
+    np.testing.assert_array_equal(written, expected.key_pool)

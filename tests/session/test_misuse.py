@@ -1,0 +1,171 @@
+"""Wrong calls: one clear error each, and the session goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import edgekv
+from edgekv import Frame, SamplingOptions
+
+Picture = Callable[[int], NDArray[np.uint8]]
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        np.zeros((64, 64), np.uint8),
+        np.zeros((64, 64, 4), np.uint8),
+        np.zeros((64, 64, 3), np.float32),
+        np.zeros((0, 64, 3), np.uint8),
+        "picture.png",
+    ],
+)
+def test_a_wrong_frame_is_refused_and_changes_nothing(
+    session: edgekv.Session, picture: Picture, pixels: object
+) -> None:
+    session.push(picture(0), 0.0)
+    before = session.stats()
+    with pytest.raises(ValueError, match=r"\(height, width, 3\)"):
+        session.push(pixels, 1.0)  # type: ignore[arg-type]
+    assert session.stats() == before
+    session.push(picture(1), 0.5)  # the time of the refused frame does not count
+
+
+def test_times_must_not_go_backwards(session: edgekv.Session, picture: Picture) -> None:
+    session.push(Frame(picture(0), 2.0))
+    with pytest.raises(ValueError, match=r"backwards: got 1.0 s after 2.0 s"):
+        session.push(Frame(picture(1), 1.0))
+    with pytest.raises(ValueError, match="backwards"):
+        session.push(Frame(picture(1), float("nan")))
+    session.push(Frame(picture(1), 2.0))
+    assert session.stats().num_frames == 2
+
+
+def test_an_array_needs_a_time(session: edgekv.Session, picture: Picture) -> None:
+    with pytest.raises(ValueError, match="needs its time"):
+        session.push(picture(0))
+
+
+def test_a_closed_session_says_so(model: edgekv.Model, picture: Picture) -> None:
+    session = model.session()
+    session.push(picture(0), 0.0)
+    session.close()
+    session.close()
+    for use in (
+        lambda: session.push(picture(1), 1.0),
+        lambda: session.ask("What?"),
+        lambda: session.ask_iter("What?"),
+        lambda: session.say("text"),
+        lambda: session.fork(),
+        lambda: session.stats(),
+    ):
+        with pytest.raises(edgekv.SessionError, match="closed"):
+            use()
+
+
+def test_closing_gives_every_page_back(model: edgekv.Model, picture: Picture) -> None:
+    with model.session() as probe:
+        free = probe.stats().pages_free
+        with model.session() as session:
+            for k in range(40):
+                session.push(picture(k), float(k))
+            session.fork().close()
+        assert probe.stats().pages_free == free
+
+
+def test_an_answer_outlives_its_session(model: edgekv.Model, picture: Picture) -> None:
+    with model.session() as session:
+        session.push(picture(0), 0.0)
+        expected = session.ask("What do you see?").text
+        pieces = session.ask_iter("What do you see?")
+    assert "".join(pieces) == expected
+
+
+def test_a_model_that_was_closed_says_so(bundle_path: str, picture: Picture) -> None:
+    model = edgekv.load(bundle_path, kv_budget="1MiB", num_threads=1)
+    session = model.session()
+    session.push(picture(0), 0.0)
+    model.close()
+    model.close()
+    with pytest.raises(edgekv.ExecutorError, match="closed"):
+        session.push(picture(1), 1.0)
+    with pytest.raises(edgekv.ExecutorError, match="closed"):
+        session.ask("What do you see?")
+    with pytest.raises(edgekv.ExecutorError, match="closed"):
+        model.session()
+
+
+@pytest.mark.parametrize("name", ["", "newest", "WINDOW"])
+def test_an_unknown_rule_names_the_choices(model: edgekv.Model, name: str) -> None:
+    with pytest.raises(ValueError, match="window"):
+        model.session(retain=name)
+
+
+def test_an_unknown_device_names_the_choices(bundle_path: str) -> None:
+    with pytest.raises(ValueError, match="auto, cpu, cuda, tensorrt"):
+        edgekv.load(bundle_path, device="gpu")
+    with pytest.raises(edgekv.ExecutorError, match="tensorrt"):
+        edgekv.load(bundle_path, device="tensorrt")
+
+
+@pytest.mark.parametrize("text", ["", "   "])
+def test_an_empty_question_is_refused(session: edgekv.Session, picture: Picture, text: str) -> None:
+    session.push(picture(0), 0.0)
+    before = session.stats()
+    with pytest.raises(ValueError, match="empty"):
+        session.ask(text)
+    assert session.stats() == before
+
+
+def test_pushing_from_two_threads_is_an_error_and_never_a_crash(
+    model: edgekv.Model, picture: Picture
+) -> None:
+    with model.session() as session:
+        start = threading.Barrier(2)
+        outcomes: list[str] = []
+
+        def push_many(offset: int) -> None:
+            start.wait()
+            for _ in range(50):
+                try:
+                    session.push(Frame(picture(offset), 1.0))
+                    outcomes.append("pushed")
+                except edgekv.SessionError as error:
+                    outcomes.append(str(error))
+
+        threads = [threading.Thread(target=push_many, args=(k,)) for k in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        refused = "another thread is changing this session; push and say from one thread"
+        assert len(outcomes) == 100
+        assert set(outcomes) == {"pushed", refused}
+        assert session.stats().num_frames == outcomes.count("pushed")
+
+
+def test_asking_from_other_threads_while_one_pushes(model: edgekv.Model, picture: Picture) -> None:
+    with model.session() as session:
+        session.push(picture(0), 0.0)
+        answers: list[edgekv.Answer] = []
+
+        def ask() -> None:
+            for _ in range(5):
+                answers.append(session.ask("What do you see?", SamplingOptions(max_new_tokens=3)))
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for k in range(1, 60):
+            session.push(picture(k), float(k))
+        for thread in threads:
+            thread.join()
+        assert len(answers) == 15
+        stats = session.stats()
+        assert stats.num_frames == 60
+        assert stats.num_questions == 15

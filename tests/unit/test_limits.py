@@ -1,0 +1,122 @@
+"""The arithmetic of room, proven on the cache alone: no model, no graph."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgekv.cache import PageCache, Sequence
+from edgekv.cache.retention import retention_rule
+from edgekv.config import KVGeometry
+from edgekv.errors import BudgetError, ContextError, OutOfPagesError
+from edgekv.limits import Limits, fit_append, fit_question, num_frames, plan_limits
+
+GEOMETRY = KVGeometry(num_layers=1, num_kv_heads=1, head_dim=8, page_size=16, dtype="float32")
+RULE = retention_rule("window")
+START, FRAME = 5, 16
+
+
+def append(cache: PageCache, sequence: Sequence, kind: str, num_tokens: int) -> None:
+    with cache.begin_step([sequence.append(kind, num_tokens)]) as step:  # type: ignore[arg-type]
+        step.commit()
+
+
+def stream(
+    num_pages: int = 100, max_context_tokens: int = 200, reserve: int | None = 32
+) -> tuple[PageCache, Sequence, Limits]:
+    cache = PageCache(GEOMETRY, num_pages)
+    limits = plan_limits(
+        cache,
+        num_start=START,
+        num_frame=FRAME,
+        max_context_tokens=max_context_tokens,
+        reserve_tokens=reserve,
+    )
+    sequence = cache.open()
+    append(cache, sequence, "system", START)
+    return cache, sequence, limits
+
+
+def push(cache: PageCache, sequence: Sequence, limits: Limits) -> None:
+    fit_append(sequence, RULE, limits, FRAME)
+    append(cache, sequence, "frame", FRAME)
+
+
+def test_frames_and_the_reserve_never_exceed_the_window() -> None:
+    cache, sequence, limits = stream()
+    most = 0
+    for _ in range(500):
+        push(cache, sequence, limits)
+        assert sequence.num_tokens + 32 <= 200
+        most = max(most, num_frames(sequence))
+    assert most == (200 - START - 32) // FRAME
+
+
+def test_a_small_pool_keeps_pages_for_a_question() -> None:
+    cache, sequence, limits = stream(num_pages=10)
+    for _ in range(50):
+        push(cache, sequence, limits)
+        assert cache.counts.free >= limits.reserve_pages == 3
+
+
+def test_eviction_comes_in_batches_of_an_eighth_of_the_window() -> None:
+    cache, sequence, limits = stream(max_context_tokens=START + 32 + 16 * FRAME)
+    sizes = []
+    for _ in range(200):
+        before = num_frames(sequence)
+        push(cache, sequence, limits)
+        if num_frames(sequence) <= before:
+            sizes.append(before + 1 - num_frames(sequence))
+    assert set(sizes) == {3}  # two more than the mark asks for one: 16 + 1 - 14
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1])
+def test_the_longest_prompt_that_fits(over: int) -> None:
+    """max - 1, max and max + 1 tokens of prompt, with one token of answer."""
+    _, sequence, limits = stream()
+    num_prompt = 200 - START - 1 + over
+    if over <= 0:
+        assert fit_question(sequence.fork(), RULE, limits, num_prompt, 5) == 1 - over
+    else:
+        with pytest.raises(ContextError, match=f"prompt of {num_prompt} tokens does not fit"):
+            fit_question(sequence.fork(), RULE, limits, num_prompt, 5)
+
+
+def test_a_long_prompt_makes_the_fork_forget_and_not_its_parent() -> None:
+    cache, sequence, limits = stream()
+    for _ in range(10):
+        push(cache, sequence, limits)
+    kept = num_frames(sequence)
+    fork = sequence.fork()
+    assert fit_question(fork, RULE, limits, 100, 50) == 50
+    assert num_frames(fork) < num_frames(sequence) == kept
+    assert fork.num_tokens + 150 <= 200
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"num_pages": 4}, "a KV budget of .* would do"),
+        ({"max_context_tokens": 50}, "do not fit"),
+    ],
+)
+def test_what_cannot_hold_one_frame_is_refused(wrong: dict[str, int], said: str) -> None:
+    with pytest.raises(BudgetError, match=said):
+        stream(**wrong)
+    with pytest.raises(ValueError, match="reserve_tokens"):
+        stream(reserve=1)
+
+
+def test_the_smallest_pool_that_is_accepted_runs() -> None:
+    cache, sequence, limits = stream(num_pages=1 + 1 + 3)
+    for _ in range(20):
+        push(cache, sequence, limits)
+        assert num_frames(sequence) == 1
+
+
+def test_when_nothing_may_leave_the_error_says_what_is_missing() -> None:
+    cache, sequence, limits = stream(num_pages=6)
+    with cache.open() as other:
+        append(cache, other, "frame", 4 * 16)
+        with pytest.raises(OutOfPagesError, match="need 1 pages, 0 free"):
+            push(cache, sequence, limits)
+    push(cache, sequence, limits)
