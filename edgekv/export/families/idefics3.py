@@ -69,9 +69,8 @@ def load(source: Source) -> Parts:
 
 def _settings(source: Source, config: Any, image: ImageSettings) -> VisionSettings:
     tokenizer = source.tokenizer
-    known = tokenizer.get_vocab()
     mark, opening = "<fake_token_around_image>", "<global-img>"
-    marked = mark in known and opening in known
+    marked = mark in tokenizer.get_vocab()
     patch = config.vision_config.patch_size
     patches = (image.height // patch) * (image.width // patch)
     placeholder = tokenizer.convert_ids_to_tokens(config.image_token_id)
