@@ -1,11 +1,11 @@
 """The paged-attention operator in plain NumPy: what docs/paged_attention.md says, line by line.
 
 Owns: the meaning of the operator. Every kernel is tested against this file, so it is written to be
-read, not to be fast: one loop per query token, head and page. Guarantees: inputs are left as they
+read, not to be fast: one loop per query token, head and key. Guarantees: inputs are left as they
 were, the pools come back as new arrays. Validates nothing; knows no runtime.
 
-Symbols as in the document: T tokens, B rows, M page-table columns, A rope axes, P pages, S page size,
-Hq query heads, Hk KV heads, D head dimension.
+Symbols as in the document: T tokens, B rows, M page-table columns, A rope axes, P pages, S page
+size, Hq query heads, Hk KV heads, D head dimension.
 """
 
 from __future__ import annotations
@@ -183,8 +183,11 @@ def _read_row(
 def _read_token(
     pool: Pool, scales: NDArray[np.float32] | None, page: int, offset: int
 ) -> NDArray[np.float32]:  # (Hk, D)
-    token = pool[page, :, offset].astype(np.float32)
-    return token if scales is None else token * scales[page, :, offset, None]
+    token: NDArray[np.float32] = pool[page, :, offset].astype(np.float32)
+    if scales is None:
+        return token
+    scaled: NDArray[np.float32] = token * scales[page, :, offset, None]
+    return scaled
 
 
 def _visible(attributes: Attributes, inputs: Inputs, token: int, num_tokens: int) -> Iterator[int]:
@@ -217,4 +220,5 @@ def _attend(
     top = max(scores) if sink is None else max(*scores, sink)
     weights = np.array([math.exp(score - top) for score in scores], np.float32)
     total = float(weights.sum()) + (0.0 if sink is None else math.exp(sink - top))
-    return (weights @ values / np.float32(total)).astype(np.float32)
+    result: NDArray[np.float32] = (weights @ values / np.float32(total)).astype(np.float32)
+    return result

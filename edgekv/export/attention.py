@@ -147,6 +147,8 @@ def use_paged_attention(model: Any) -> None:
     AttentionInterface.register(IMPLEMENTATION, attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(IMPLEMENTATION, _no_mask)
     model.set_attn_implementation(IMPLEMENTATION)
+    if getattr(model, "_can_set_experts_implementation", lambda: False)():
+        model.set_experts_implementation("batched_mm")  # the others have no ONNX form
 
 
 def _rows(states: torch.Tensor) -> torch.Tensor:

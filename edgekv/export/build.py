@@ -29,11 +29,11 @@ from edgekv.config import KVDtype, KVGeometry
 from edgekv.errors import BundleError
 from edgekv.export.attention import use_paged_attention
 from edgekv.export.decoder import export_decoder, set_pool_dtype
-from edgekv.export.families import Parts, load_parts
+from edgekv.export.families import load_parts
 from edgekv.export.graph import tidy
 from edgekv.export.probe import Probe, fixed_context, freeze_frequencies, probe_attention
 from edgekv.export.prompt import generation_defaults, write_prompt_files
-from edgekv.export.source import Source, open_source
+from edgekv.export.source import open_source
 from edgekv.export.vision import export_vision
 from edgekv.export.weights import store_weights
 
@@ -79,13 +79,9 @@ def export_bundle(
         vision = None if parts.vision is None else parts.vision.settings
         prompt = write_prompt_files(folder, source, vision, parts.model.generation_config)
         vocab_size, hidden_size = _write_embeddings(folder, parts.model, options.weights)
-        progress("looking at the attention layers")
-        use_paged_attention(parts.model)
-        freeze_frequencies(parts.model)
-        probe = _probe(source, parts, hidden_size)
-        geometry = _geometry(probe, options)
-        progress(f"tracing the decoder ({geometry.num_layers} layers)")
-        decoders = _write_decoders(folder, parts.model, geometry, probe, hidden_size, options)
+        progress("tracing the decoder")
+        traced = trace_decoder(parts.model, hidden_size, options)
+        decoders = save_decoders(folder, traced, options.weights)
         if parts.vision is not None:
             progress("tracing the vision tower")
             parts.model.set_attn_implementation("sdpa")
@@ -99,11 +95,11 @@ def export_bundle(
             operator_version=names.OP_VERSION,
             opset=options.opset,
             weights=options.weights,
-            geometry=geometry,
+            geometry=traced.geometry,
             decoders=decoders,
-            shiftable=probe.shiftable,
-            rotations=(distinct := tuple(dict.fromkeys(probe.rotations))),
-            layer_rotations=tuple(distinct.index(rotation) for rotation in probe.rotations),
+            shiftable=traced.probe.shiftable,
+            rotations=(distinct := tuple(dict.fromkeys(traced.probe.rotations))),
+            layer_rotations=tuple(map(distinct.index, traced.probe.rotations)),
             hidden_size=hidden_size,
             vocab_size=vocab_size,
             max_context_tokens=_max_context(parts.text_config, options.max_context),
@@ -133,18 +129,27 @@ def _write_embeddings(folder: Path, model: Any, weights: WeightsKind) -> tuple[i
     return vocab_size, int(rows.shape[1])
 
 
-def _probe(source: Source, parts: Parts, hidden_size: int) -> Probe:
+@dataclass(frozen=True)
+class TracedDecoder:
+    """A decoder graph in fp32, and what the manifest says about it."""
+
+    graph: ir.Model
+    geometry: KVGeometry
+    probe: Probe
+
+
+def trace_decoder(model: Any, hidden_size: int, options: ExportOptions) -> TracedDecoder:
+    """Switch ``model`` to the operator, look at its layers, trace it. Raises BundleError."""
+    use_paged_attention(model)
+    freeze_frequencies(model)
     try:
-        return probe_attention(parts.model, hidden_size)
+        probe = probe_attention(model, hidden_size)
     except (TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
         raise BundleError(
-            f"model type {source.model_type!r} cannot be run with the attention interface "
+            f"model type {model.config.model_type!r} cannot be run with the attention interface "
             f"({str(error).splitlines()[0][:200]})"
         ) from error
-
-
-def _geometry(probe: Probe, options: ExportOptions) -> KVGeometry:
-    return KVGeometry(
+    geometry = KVGeometry(
         num_layers=len(probe.calls),
         num_kv_heads=probe.num_kv_heads,
         head_dim=probe.head_dim,
@@ -152,17 +157,6 @@ def _geometry(probe: Probe, options: ExportOptions) -> KVGeometry:
         dtype=options.kv_dtype,
         num_rope_axes=probe.num_rope_axes,
     )
-
-
-def _write_decoders(
-    folder: Path,
-    model: Any,
-    geometry: KVGeometry,
-    probe: Probe,
-    hidden_size: int,
-    options: ExportOptions,
-) -> dict[str, str]:
-    """One traced graph, saved once for each KV dtype; the weights are saved once."""
     graph = export_decoder(
         model,
         geometry=geometry,
@@ -171,9 +165,14 @@ def _write_decoders(
         opset=options.opset,
     )
     tidy(graph)
+    return TracedDecoder(graph=graph, geometry=geometry, probe=probe)
+
+
+def save_decoders(folder: Path, traced: TracedDecoder, weights: WeightsKind) -> dict[str, str]:
+    """Save the graph once for each KV dtype and the weights once; returns dtype -> file name."""
     first = "decoder.onnx"
-    _save(graph, folder, first, options.weights)
-    files: dict[str, str] = {geometry.dtype: first}
+    _save(traced.graph, folder, first, weights)
+    files: dict[str, str] = {traced.geometry.dtype: first}
     for dtype in _KV_DTYPES:
         if dtype not in files:
             files[dtype] = f"decoder.{dtype}-kv.onnx"

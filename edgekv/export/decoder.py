@@ -87,7 +87,7 @@ def export_decoder(
     """Trace ``model``, switched to the operator; tensors are named as in ``edgekv.names``."""
     wrapped = _PagedDecoder(model, rotations).eval()
     inputs = _example_inputs(geometry, hidden_size)
-    graph_model = trace(wrapped, inputs, _open_dims(geometry.num_layers), opset)
+    graph_model = trace(wrapped, inputs, _open_dims(inputs), opset)
     _name_tensors(graph_model.graph, geometry.num_layers)
     _name_dims(graph_model)
     return graph_model
@@ -140,19 +140,20 @@ def _example_inputs(geometry: KVGeometry, hidden_size: int) -> dict[str, Any]:
     }
 
 
-def _open_dims(num_layers: int) -> dict[str, Any]:
-    first = {0: _AUTO}
+def _open_dims(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Only what the model computes with; the operator's own inputs are opened after the trace.
+
+    The tracer keeps a symbol for every open dimension and compares them all: with the pools of
+    thirty layers among them it would take minutes.
+    """
+    opened = (names.INPUTS_EMBEDS, names.POSITION_IDS, names.LOGIT_INDICES)
     return {
-        names.INPUTS_EMBEDS: first,
-        names.POSITION_IDS: first,
-        names.LOGIT_INDICES: first,
-        names.PAGE_TABLE: {0: _AUTO, 1: _AUTO},
-        names.QUERY_STARTS: first,
-        names.SLOT_MAPPING: first,
-        names.KV_LIMITS: first,
-        names.QUERY_INDICES: first,
-        "key_pools": [{0: _AUTO, 2: _AUTO}] * num_layers,
-        "value_pools": [{0: _AUTO, 2: _AUTO}] * num_layers,
+        name: {0: _AUTO}
+        if name in opened
+        else [None] * len(value)
+        if isinstance(value, list)
+        else None
+        for name, value in inputs.items()
     }
 
 
@@ -168,7 +169,7 @@ def _name_tensors(graph: ir.Graph, num_layers: int) -> None:
 
 
 def _name_dims(model: ir.Model) -> None:
-    """Give open dimensions the letters of the operator's document instead of the tracer's."""
+    """Give open dimensions the letters of the operator's document, the tracer's symbols go."""
     letters: dict[str, dict[int, str]] = {
         names.INPUTS_EMBEDS: {0: "T"},
         names.POSITION_IDS: {0: "T"},
@@ -178,21 +179,21 @@ def _name_dims(model: ir.Model) -> None:
         names.SLOT_MAPPING: {0: "T"},
         names.KV_LIMITS: {0: "T"},
         names.QUERY_INDICES: {0: "T"},
+        names.LOGITS: {0: "N"},
     }
     symbols: dict[str, str] = {}
-    for value in model.graph.inputs:
-        for axis, letter in letters.get(value.name or "", {0: "P", 2: "S"}).items():
-            dim = _shape(value)[axis]
-            assert isinstance(dim, ir.SymbolicDim), f"{value.name} has a fixed dimension {axis}"
-            symbols[str(dim.value)] = letter
-    produced = (value for node in model.graph for value in node.outputs)
-    for value in (*model.graph.inputs, *produced):
-        if value.shape is not None:
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        by_axis = letters.get(value.name or "", {0: "P", 2: "S"})
+        dims = list(_shape(value))
+        symbols.update({str(dims[axis]): letter for axis, letter in by_axis.items()})
+        value.shape = ir.Shape([by_axis.get(axis, dim) for axis, dim in enumerate(dims)])
+    for value in (value for node in model.graph for value in node.outputs):
+        if value.shape is not None and not value.is_graph_output():
             value.shape = ir.Shape([_renamed(dim, symbols) for dim in value.shape])
 
 
 def _renamed(dim: int | ir.SymbolicDim, symbols: dict[str, str]) -> int | str | None:
-    return dim if isinstance(dim, int) else symbols.get(str(dim.value))
+    return dim if isinstance(dim, int) else symbols.get(str(dim))
 
 
 def _shape(value: ir.Value) -> ir.Shape:

@@ -14,13 +14,12 @@ _MAX_FAILURES = 64
 _PATIENCE_S = 5.0  # V4L2 gives up a read after 10 s
 
 
-def open_camera(source: str) -> CaptureReader:
-    """A reader over the camera ``source``. Raises SourceError."""
+def open_camera(source: str, name: str) -> CaptureReader:
+    """A reader over the camera ``source``, called ``name`` in messages. Raises SourceError."""
     target = int(source) if source.isdecimal() else source
     backend = "V4L2" if sys.platform.startswith("linux") else "ANY"
     expected = "a camera that is connected and not in use"
     # One buffer: with more, a camera that is read slowly gives ever older frames.
-    name = f"camera {source}" if source.isdecimal() else source
     capture = open_capture(target, backend, name, expected, [("BUFFERSIZE", 1)])
     return CaptureReader(
         capture, ArrivalClock(), max_failures=_MAX_FAILURES, patience_s=_PATIENCE_S

@@ -55,6 +55,14 @@ def has_backend(name: str) -> bool:
     return any(line.split(":")[-1].strip().startswith("YES") for line in lines if built_in in line)
 
 
+def need_backend(name: str, source: str) -> None:
+    """Raises SourceError when this OpenCV was built without a backend ``source`` needs."""
+    if not has_backend(name):
+        version = load_cv2().__version__
+        hint = ", expected the one of NVIDIA's JetPack" if name == "GSTREAMER" else ""
+        raise SourceError(f"{source}: this OpenCV ({version}) is built without {name}{hint}")
+
+
 def _repeats_after_change(version: str) -> bool:
     numbers = version.split(".")
     return (int(numbers[0]), int(numbers[1])) < (4, 13)
@@ -111,14 +119,18 @@ class PresentationClock:
         self._last_s = 0.0
 
     def tick(self, raw_s: float, num_steps: int = 1) -> float:
-        """Time of a frame that says ``raw_s`` and is ``num_steps`` frames after the last one."""
+        """Time of a frame that says ``raw_s`` and is ``num_steps`` frames after the last one.
+
+        The first frame stands at 0, or later when ``num_steps - 1`` frames before it were bad.
+        """
         if not math.isfinite(raw_s):
             raw_s = self._last_raw_s or 0.0
         if self._last_raw_s is None:
             # Below 0: OpenCV reports the decoding time of a frame whose time is exactly 0.
             raw_s = max(raw_s, 0.0)
-            self._last_raw_s, self._offset_s = raw_s, -raw_s
-            return 0.0
+            self._last_s = (num_steps - 1) * self._interval_s
+            self._last_raw_s, self._offset_s = raw_s, self._last_s - raw_s
+            return self._last_s
         time_s = raw_s + self._offset_s
         if raw_s < self._last_raw_s - _RESTART_S:
             time_s = self._last_s + num_steps * self._interval_s

@@ -10,7 +10,7 @@ import re
 from urllib.parse import parse_qsl
 
 from edgekv.errors import SourceError
-from edgekv.media.capture import ArrivalClock, CaptureReader, has_backend, load_cv2, open_capture
+from edgekv.media.capture import ArrivalClock, CaptureReader, need_backend, open_capture
 
 _DEFAULTS = {"width": 1280, "height": 720, "fps": 30, "flip": 0}
 _EXPECTED = "csi://SENSOR[?width=1280&height=720&fps=30&flip=0]"
@@ -41,12 +41,7 @@ def csi_pipeline(source: str) -> str:
 def open_csi(source: str, timeout_s: float) -> CaptureReader:
     """A reader over a CSI camera. Raises SourceError."""
     pipeline = csi_pipeline(source)
-    if not has_backend("GSTREAMER"):
-        version = load_cv2().__version__
-        raise SourceError(
-            f"{source}: this OpenCV ({version}) is built without GStreamer, "
-            "expected the one of NVIDIA's JetPack"
-        )
+    need_backend("GSTREAMER", source)
     milliseconds = max(1, round(timeout_s * 1000))
     params = [("OPEN_TIMEOUT_MSEC", milliseconds), ("READ_TIMEOUT_MSEC", milliseconds)]
     capture = open_capture(pipeline, "GSTREAMER", source, "a camera on that CSI port", params)

@@ -48,7 +48,7 @@ def image_to_rgb(image: Image.Image) -> NDArray[np.uint8]:
 
 def _to_8_bit(grey: NDArray[Any]) -> NDArray[np.uint8]:
     """16, 32-bit or float grey (height, width) as uint8."""
-    if grey.dtype == np.uint16:
+    if grey.dtype.kind == "u" and grey.dtype.itemsize == 2:
         high: NDArray[np.uint8] = (grey >> 8).astype(np.uint8)
         return high
     values = np.nan_to_num(grey.astype(np.float64))

@@ -71,11 +71,13 @@ class LiveSource(VideoSource):
     def _run(self) -> None:
         error: BaseException | None = None
         try:
-            self._read_all()
-        except BaseException as caught:
+            try:
+                self._read_all()
+            finally:
+                self._reader.close()
+        except BaseException as caught:  # the user's thread raises it
             error = caught
         finally:
-            self._reader.close()
             with self._changed:
                 self._ended, self._error = True, error
                 self._changed.notify_all()

@@ -57,7 +57,7 @@ def open_video(
 
 
 def _open_live(source: str, fps: float | None, timeout_s: float) -> VideoSource:
-    name = without_password(source)
+    name = f"camera {source}" if source.isdecimal() else without_password(source)
     scheme = source.partition("://")[0].lower() if "://" in source else ""
     reader: Reader
     if scheme == "csi":
@@ -67,7 +67,7 @@ def _open_live(source: str, fps: float | None, timeout_s: float) -> VideoSource:
     elif scheme:
         raise SourceError(f"{name}: unknown kind of source, expected {_KINDS}")
     else:
-        reader = open_camera(source)
+        reader = open_camera(source, name)
     return LiveSource(reader, name, fps=fps, timeout_s=timeout_s)
 
 

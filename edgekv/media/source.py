@@ -11,6 +11,7 @@ Does not know: where frames come from.
 from __future__ import annotations
 
 import math
+import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import TracebackType
@@ -128,6 +129,8 @@ class SequentialSource(VideoSource):
         self._reader = reader
         self._num_frames = 0
         self._closed = False
+        self._reading = threading.Lock()  # OpenCV crashes when it is closed while it reads
+        self._first: Frame | None = None
         try:
             self._sampler = Sampler(fps)
             self._first = self._read()
@@ -140,16 +143,17 @@ class SequentialSource(VideoSource):
             raise
 
     def __next__(self) -> Frame:
-        frame, self._first = self._first, None
-        if frame is None and not self._closed:
-            frame = self._read()
-        if frame is None or self._closed:
-            raise StopIteration
-        self._num_frames += 1
-        return frame
+        with self._reading:
+            frame, self._first = self._first, None
+            if frame is None and not self._closed:
+                frame = self._read()
+            if frame is None or self._closed:
+                raise StopIteration
+            self._num_frames += 1
+            return frame
 
     def _read(self) -> Frame | None:
-        while (mark := self._reader.grab()) is not None:
+        while not self._closed and (mark := self._reader.grab()) is not None:
             if not self._sampler.is_due(mark.time_s):
                 continue
             pixels = self._reader.retrieve()
@@ -163,4 +167,6 @@ class SequentialSource(VideoSource):
 
     def close(self) -> None:
         self._closed = True
-        self._reader.close()
+        with self._reading:
+            self._first = None
+            self._reader.close()

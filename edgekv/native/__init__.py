@@ -1,7 +1,7 @@
 """Where the package's compiled libraries are.
 
-Owns: the path of the ONNX Runtime operator library. Guarantees: the path exists, or one line says how
-to build it. Loads nothing; knows nothing of ONNX Runtime.
+Owns: the path of the ONNX Runtime operator library. Guarantees: the path exists, or one line says
+how to build it. Loads nothing; knows nothing of ONNX Runtime.
 """
 
 from __future__ import annotations

@@ -1,210 +1,26 @@
 // The paged-attention kernels, built once per instruction set (EDGEKV_KERNELS names the table).
 //
-// Owns: rotation of queries, gathering of pages into tiles, the two small matrix products, the online
-// softmax, and the writing of new tokens. Guarantees: accumulation in f32; a slot that is not valid
-// or not visible is never loaded into a product that reaches an output; no allocation.
+// Owns: the task, the online softmax, the joining of parts. Guarantees: accumulation in f32; a slot that
+// is not valid or not visible is never loaded into a product that reaches an output; no allocation.
 // Knows nothing of a runtime, of threads or of validation.
 //
 // A task walks its entries in runs of equal shift: the queries are turned back by the shift once per
 // run, then the run's tokens are gathered, up to kTileTokens at a time, as f32 rows. Heads of a group
 // share every gathered tile.
 
+#include "gather.h"
 #include "paged_attention.h"
+#include "product.h"
+#include "rotate.h"
 #include "vec.h"
+#include "write.h"
 
 namespace edgekv {
 namespace {
 
 constexpr float kMinusInf = -__builtin_inff();
-constexpr int kRowBlock = 4;
 // From this many rows on, transposing a tile of keys is cheaper than summing across lanes.
 constexpr int kTransposeRows = 8;
-
-EDGEKV_INLINE int min_int(int a, int b) { return a < b ? a : b; }
-EDGEKV_INLINE int max_int(int a, int b) { return a > b ? a : b; }
-
-// --- rotation ---------------------------------------------------------------------------------
-
-// sin(2 pi x) for x in [-0.75, 0.75].
-EDGEKV_INLINE float sin_turns(float x) {
-  x = x > 0.5f ? x - 1.0f : x;
-  x = x > 0.25f ? 0.5f - x : (x < -0.25f ? -0.5f - x : x);
-  const float a = x * 6.28318531f;
-  const float b = a * a;
-  float p = b * 1.60590438e-10f - 2.50521084e-8f;
-  p = p * b + 2.75573192e-6f;
-  p = p * b - 1.98412698e-4f;
-  p = p * b + 8.33333333e-3f;
-  p = p * b - 1.66666667e-1f;
-  return a + a * (b * p);
-}
-
-void fill_rotation(const Geometry& g, const int32_t* shift, float* table) {
-  for (int i = 0; i < g.rotary_pairs; ++i) {
-    // Whole turns are dropped in double, so a large shift loses nothing.
-    const double turns = shift[g.freq_axes[i]] * g.turns_per_position[i];
-    const double magic = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
-    const float x = float(turns - ((turns + magic) - magic));
-    table[i] = sin_turns(x + 0.25f);
-    table[g.rotary_pairs + i] = sin_turns(x);
-  }
-}
-
-// out = R(-shift) q, one row of D numbers.
-EDGEKV_INLINE void unrotate(const Geometry& g, const float* table, const float* q, float* out) {
-  const int pairs = g.rotary_pairs;
-  const float* cosine = table;
-  const float* sine = table + pairs;
-  const int step = g.rotary_interleaved ? 2 : 1;
-  const int partner = g.rotary_interleaved ? 1 : pairs;
-  for (int i = 0; i < pairs; ++i) {
-    const float a = q[step * i], b = q[step * i + partner];
-    out[step * i] = a * cosine[i] + b * sine[i];
-    out[step * i + partner] = b * cosine[i] - a * sine[i];
-  }
-  for (int d = 2 * pairs; d < g.head_dim; ++d) out[d] = q[d];
-}
-
-// --- loading ----------------------------------------------------------------------------------
-
-// One row of `count` numbers as f32 times `factor`, zeros behind it up to the padded length.
-template <class T>
-EDGEKV_INLINE void load_row(const T* from, int count, float factor, float* to) {
-  int d = 0;
-  for (; d + kWidth <= count; d += kWidth) store(to + d, load(from + d) * factor);
-  for (; d < count; ++d) to[d] = to_float(from[d]) * factor;
-  for (; d < padded(count); ++d) to[d] = 0.0f;
-}
-
-// Entries ahead of the one being read that are asked for: pages lie anywhere, so the processor cannot
-// guess the next one. Asking costs nothing where the page is in the cache already.
-constexpr int kPrefetchEntries = 4;
-constexpr int kCacheLine = 64;
-
-template <class T>
-EDGEKV_INLINE void prefetch_row(const T* row, int count) {
-  const char* bytes = reinterpret_cast<const char*>(row);
-  for (int i = 0; i < count * int(sizeof(T)); i += kCacheLine) __builtin_prefetch(bytes + i, 0, 2);
-}
-
-struct Tile {
-  int count;            // tokens gathered
-  int start;            // logical index of the first
-  int entry, offset;    // where the next tile begins
-};
-
-// Gathers up to kTileTokens tokens from logical index `from` on, ending at `limit` or where the
-// shift changes, as rows of `stride` floats. A second call with the same cursor gathers the other pool.
-template <class T>
-Tile gather(const Call& call, const Task& task, Tile at, int limit, const T* pool,
-            const float* scales, float* rows) {
-  const Geometry& g = call.geometry;
-  const int dim = g.head_dim, stride = padded(dim);
-  const int rotation = call.entries[at.entry].rotation;
-  Tile tile{0, call.entries[at.entry].start + at.offset, at.entry, at.offset};
-  while (tile.entry < task.last_entry && tile.count < kTileTokens) {
-    const Entry& entry = call.entries[tile.entry];
-    const int room = min_int(kTileTokens - tile.count, entry.count - tile.offset);
-    const int take = min_int(room, limit - (entry.start + tile.offset));
-    if (entry.rotation != rotation || take <= 0) break;
-    const int64_t slot =
-        (int64_t{entry.page} * g.num_kv_heads + task.kv_head) * call.page_size + tile.offset;
-    const int ahead = min_int(tile.entry + kPrefetchEntries, task.last_entry - 1);
-    const int64_t ahead_slot =
-        (int64_t{call.entries[ahead].page} * g.num_kv_heads + task.kv_head) * call.page_size +
-        tile.offset;
-    for (int i = 0; i < take; ++i) {
-      const float factor = scales ? scales[slot + i] : 1.0f;
-      prefetch_row(pool + (ahead_slot + i) * dim, dim);
-      load_row(pool + (slot + i) * dim, dim, factor, rows + int64_t{tile.count + i} * stride);
-    }
-    tile.count += take;
-    tile.offset += take;
-    if (tile.offset == entry.count) {
-      ++tile.entry;
-      tile.offset = 0;
-    }
-  }
-  return tile;
-}
-
-// --- products ---------------------------------------------------------------------------------
-
-// Register block: out[R rows][V vectors] += a[R][depth] * b[depth][V vectors].
-template <int R, int V>
-EDGEKV_INLINE void product_block(const float* a, int a_stride, const float* b, int b_stride,
-                                 int depth, float* out, int out_stride) {
-  Vec sum[R][V];
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; ++v) sum[r][v] = load(out + r * out_stride + v * kWidth);
-  for (int k = 0; k < depth; ++k) {
-    Vec row[V];
-    for (int v = 0; v < V; ++v) row[v] = load(b + int64_t{k} * b_stride + v * kWidth);
-    for (int r = 0; r < R; ++r) {
-      const Vec factor = splat(a[int64_t{r} * a_stride + k]);
-      for (int v = 0; v < V; ++v) sum[r][v] += factor * row[v];
-    }
-  }
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; ++v) store(out + r * out_stride + v * kWidth, sum[r][v]);
-}
-
-template <int R>
-EDGEKV_INLINE void product_rows(const float* a, int a_stride, const float* b, int b_stride,
-                                int depth, int columns, float* out, int out_stride) {
-  int c = 0;
-  for (; c + kColumnVectors * kWidth <= columns; c += kColumnVectors * kWidth)
-    product_block<R, kColumnVectors>(a, a_stride, b + c, b_stride, depth, out + c, out_stride);
-  for (; c < columns; c += kWidth)
-    product_block<R, 1>(a, a_stride, b + c, b_stride, depth, out + c, out_stride);
-}
-
-// out (rows, columns) += a (rows, depth) b (depth, columns); columns a multiple of kWidth.
-void product(const float* a, int a_stride, const float* b, int b_stride, int rows, int depth,
-             int columns, float* out, int out_stride) {
-  int r = 0;
-  for (; r + kRowBlock <= rows; r += kRowBlock)
-    product_rows<kRowBlock>(a + r * a_stride, a_stride, b, b_stride, depth, columns,
-                            out + r * out_stride, out_stride);
-  const float* rest = a + r * a_stride;
-  float* to = out + r * out_stride;
-  if (rows - r == 3) product_rows<3>(rest, a_stride, b, b_stride, depth, columns, to, out_stride);
-  if (rows - r == 2) product_rows<2>(rest, a_stride, b, b_stride, depth, columns, to, out_stride);
-  if (rows - r == 1) product_rows<1>(rest, a_stride, b, b_stride, depth, columns, to, out_stride);
-}
-
-// scores (rows, kTileTokens) = q (rows, dim) keys^T, summing across lanes: for few rows.
-void score_few(const float* q, const float* keys, int rows, int dim, int count, float* scores) {
-  for (int k = 0; k < count; k += kWidth) {
-    for (int r = 0; r < rows; ++r) {
-      Vec sum[kWidth] = {};
-      for (int d = 0; d < dim; d += kWidth) {
-        const Vec x = load(q + r * dim + d);
-        for (int i = 0; i < kWidth; ++i) sum[i] += x * load(keys + (k + i) * dim + d);
-      }
-      store(scores + r * kTileTokens + k, sum_each(sum));
-    }
-  }
-}
-
-// The same for many rows: keys are transposed once, then no sum crosses lanes.
-void score_many(const float* q, const float* keys, int rows, int dim, int count, float* transposed,
-                float* scores) {
-  for (int k = 0; k < count; k += kWidth) {
-    for (int d = 0; d < dim; d += kWidth) {
-      Vec block[kWidth];
-      for (int i = 0; i < kWidth; ++i) block[i] = load(keys + (k + i) * dim + d);
-      transpose(block);
-      for (int i = 0; i < kWidth; ++i) store(transposed + (d + i) * kTileTokens + k, block[i]);
-    }
-  }
-  const int columns = (count + kWidth - 1) / kWidth * kWidth;
-  for (int r = 0; r < rows; ++r)
-    for (int k = 0; k < columns; k += kWidth) store(scores + r * kTileTokens + k, splat(0.0f));
-  product(q, dim, transposed, kTileTokens, rows, dim, columns, scores, kTileTokens);
-}
-
-// --- one task ---------------------------------------------------------------------------------
 
 // Views into the thread's scratch, and what the task's rows are. Row r is query token
 // first_token + r / group, head kv_head * group + r % group.
@@ -444,68 +260,6 @@ void merge(const Call& call, const Task& task) {
     }
     write_row(call, task.first_token + r / group, task.kv_head * group + r % group, sums, first[r],
               first[rows + r]);
-  }
-}
-
-// --- writing new tokens -----------------------------------------------------------------------
-
-template <class From, class To>
-EDGEKV_INLINE void convert_row(const From* from, int count, To* to) {
-  int d = 0;
-  for (; d + kWidth <= count; d += kWidth) store(to + d, load(from + d));
-  for (; d < count; ++d) store_one(to + d, to_float(from[d]));
-}
-
-template <class From>
-EDGEKV_INLINE void quantize_row(const From* from, int count, int8_t* to, float* scale) {
-  float largest = 0.0f;
-  bool finite = true;
-  for (int d = 0; d < count; ++d) {
-    const float x = __builtin_fabsf(to_float(from[d]));
-    finite = finite && x <= 3.402823466e38f;
-    largest = x > largest ? x : largest;
-  }
-  *scale = finite ? largest / 127.0f : __builtin_nanf("");
-  const bool divide = finite && *scale > 0.0f;
-  for (int d = 0; d < count; ++d) {
-    const float q = divide ? __builtin_rintf(to_float(from[d]) / *scale) : 0.0f;
-    to[d] = int8_t(q > 127.0f ? 127.0f : (q < -127.0f ? -127.0f : q));  // a subnormal scale is inexact
-  }
-}
-
-template <class From>
-void write_rows(const Call& call, int kv_head, const From* from, void* pool, float* scales) {
-  const Geometry& g = call.geometry;
-  for (int t = 0; t < call.num_tokens; ++t) {
-    const int slot = call.slot_mapping[t];
-    if (slot < 0) continue;
-    const int64_t row =
-        (int64_t{slot / call.page_size} * g.num_kv_heads + kv_head) * call.page_size +
-        slot % call.page_size;
-    const From* source = from + (int64_t{t} * g.num_kv_heads + kv_head) * g.head_dim;
-    const int64_t to = row * g.head_dim;
-    switch (call.pool_dtype) {
-      case Dtype::kFloat32: convert_row(source, g.head_dim, static_cast<float*>(pool) + to); break;
-      case Dtype::kFloat16: convert_row(source, g.head_dim, static_cast<Half*>(pool) + to); break;
-      case Dtype::kBfloat16: convert_row(source, g.head_dim, static_cast<Brain*>(pool) + to); break;
-      case Dtype::kInt8:
-        quantize_row(source, g.head_dim, static_cast<int8_t*>(pool) + to, scales + row);
-        break;
-    }
-  }
-}
-
-void write_head(const Call& call, int32_t kv_head) {
-  if (call.query_dtype == Dtype::kFloat32) {
-    const float* key = static_cast<const float*>(call.key);
-    const float* value = static_cast<const float*>(call.value);
-    write_rows(call, kv_head, key, call.key_pool, call.key_scales);
-    write_rows(call, kv_head, value, call.value_pool, call.value_scales);
-  } else {
-    const Half* key = static_cast<const Half*>(call.key);
-    const Half* value = static_cast<const Half*>(call.value);
-    write_rows(call, kv_head, key, call.key_pool, call.key_scales);
-    write_rows(call, kv_head, value, call.value_pool, call.value_scales);
   }
 }
 

@@ -3,6 +3,7 @@
 // Owns: the types shared by the planner, the kernels and whoever binds them to a runtime.
 // Guarantees: nothing here allocates, throws or knows a runtime. Symbols as in
 // docs/paged_attention.md: T tokens, B rows, P pages, S page size, D head dimension.
+// Functions are static: a copy built for a newer instruction set must not be linked into another file.
 // Kernels trust these structs; whoever fills them has validated every number.
 #pragma once
 
@@ -74,26 +75,26 @@ constexpr int32_t kBlockRows = 32;   // query rows (tokens x heads of a group) a
 // Every vector width in use divides this, so a padded row is whole vectors.
 constexpr int32_t kPadFloats = 16;
 
-inline int32_t padded(int32_t count) { return (count + kPadFloats - 1) / kPadFloats * kPadFloats; }
+static inline int32_t padded(int32_t count) { return (count + kPadFloats - 1) / kPadFloats * kPadFloats; }
 
 // Query tokens per task: at least one, so a group wider than kBlockRows still works.
-inline int32_t tokens_per_task(const Geometry& g) {
+static inline int32_t tokens_per_task(const Geometry& g) {
   const int32_t group = g.num_heads / g.num_kv_heads;
   return group >= kBlockRows ? 1 : kBlockRows / group;
 }
 
-inline int32_t max_rows(const Geometry& g) {
+static inline int32_t max_rows(const Geometry& g) {
   return tokens_per_task(g) * (g.num_heads / g.num_kv_heads);
 }
 
 // One partial result is max, sum and padded accumulator of each of `rows` query rows.
-inline int64_t partial_floats(const Geometry& g, int32_t rows) {
+static inline int64_t partial_floats(const Geometry& g, int32_t rows) {
   return int64_t{rows} * (2 + padded(g.head_dim));
 }
 
 // Scratch one thread needs for run_task, in floats: plain and rotated queries, accumulators, scores,
 // max and sum per row, one tile of keys or values and one of transposed keys.
-inline int64_t scratch_floats(const Geometry& g) {
+static inline int64_t scratch_floats(const Geometry& g) {
   const int64_t rows = max_rows(g);
   const int64_t dim = padded(g.head_dim);
   return rows * (3 * dim + kTileTokens + 2) + 2 * kTileTokens * dim;

@@ -84,7 +84,8 @@ def test_16_bit_grey(tmp_path: Path) -> None:
     values = RNG.integers(0, 65536, (12, 10)).astype(np.uint16)
     Image.fromarray(values).save(tmp_path / "a.png")
     Image.fromarray(values).save(tmp_path / "a.tif")
-    for name in ("a.png", "a.tif"):
+    Image.fromarray(values.astype(">u2")).save(tmp_path / "b.tif")
+    for name in ("a.png", "a.tif", "b.tif"):
         assert np.array_equal(
             read(tmp_path / name).pixels, grey_rgb((values >> 8).astype(np.uint8))
         )

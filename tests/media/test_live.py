@@ -179,6 +179,19 @@ def test_an_error_in_the_thread_reaches_the_user() -> None:
     assert device.closed_by is not None
 
 
+def test_a_device_that_cannot_be_closed_does_not_hang_the_user() -> None:
+    class Stuck(Device):
+        def close(self) -> None:
+            raise OSError("device busy")
+
+    device = Stuck(1)
+    device.step(1)
+    with watching(device) as source:
+        next(source)
+        with pytest.raises(SourceError, match="device busy"):
+            next(source)
+
+
 def test_no_frame_at_all() -> None:
     device = Device(0)
     with pytest.raises(SourceError, match="the camera: expected at least one readable frame"):

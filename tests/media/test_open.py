@@ -112,6 +112,17 @@ def test_a_closed_file_gives_no_more_frames(tmp_path: Path) -> None:
     assert video.stats().num_frames == 0
 
 
+def test_a_file_closed_by_another_thread_while_it_is_read(tmp_path: Path) -> None:
+    path = clips.write_clip(tmp_path / "clip.avi", "MJPG", 10, 2000)
+    for _ in range(20):
+        video = open_video(path, fps=0.001)
+        next(video)
+        timer = threading.Timer(0.002, video.close)
+        timer.start()
+        assert list(video) == []
+        timer.join()
+
+
 def test_what_can_be_opened_here_is_said() -> None:
     answers = backends()
     assert {"files, rtsp://", "/dev/video*", "csi://", "folders of pictures"} < set(answers)

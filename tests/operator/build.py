@@ -1,8 +1,8 @@
 """From a case to its arrays.
 
-Owns: how pages, tables and tokens follow from a case and its seed, and the ``RowTruth``: the same tokens
-unpaged, with keys before rotation and positions as they stand now, worked out in float64 and with a
-rotation of its own, so that the oracle can be proven against it. Runs nothing.
+Owns: how pages, tables and tokens follow from a case and its seed, and the ``RowTruth``: the same
+tokens unpaged, with keys before rotation and positions as they stand now, worked out in float64 and
+with a rotation of its own, so that the oracle can be proven against it. Runs nothing.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ def _store_pieces(
         token = np.arange(n)
         page, offset = mine[token // size], token % size
         shape = (n, case.num_kv_heads, case.head_dim)
-        given = [rng.standard_normal(shape).astype(case.query_dtype).astype(np.float64) for _ in "kv"]
+        given = [
+            rng.standard_normal(shape).astype(case.query_dtype).astype(np.float64) for _ in "kv"
+        ]
         written_at = rng.integers(0, 60, case.num_axes) + np.arange(n)[:, None]
         kept = []
         for given_one, pool_name in zip(given, ("key", "value"), strict=True):
@@ -192,7 +194,9 @@ def _row_truth(case: Case, row: Row, stored: list[_Stored], rng: np.random.Gener
     return RowTruth(
         keys=np.concatenate(keys).reshape(shape) if keys else np.zeros((0, *shape[1:])),
         values=np.concatenate(values).reshape(shape) if values else np.zeros((0, *shape[1:])),
-        positions=np.concatenate(positions) if positions else np.zeros((0, case.num_axes), np.int64),
+        positions=np.concatenate(positions)
+        if positions
+        else np.zeros((0, case.num_axes), np.int64),
         queries=queries,
         query_positions=rng.integers(0, 80, (count, case.num_axes)),
         limits=np.array([fixed] * count if fixed is not None else limits, np.int64),
@@ -272,5 +276,3 @@ def _rounded_queries(case: Case, row: RowTruth, turned: Doubles) -> Doubles:
     """The unrotated queries after the graph's dtype has rounded the rotated ones."""
     rounded = turned.astype(case.query_dtype).astype(np.float64)
     return turn(case, rounded, row.query_positions, sign=-1)
-
-

@@ -2,8 +2,8 @@
 
 Owns: what a case is made of, and the list. Data only: ``build.py`` makes the arrays.
 
-A *piece* is a run of tokens stored page-aligned (a frame, a text). A row *uses* pieces in order, each
-with a shift; two rows may use one piece with different shifts, and may use only its first tokens.
+A *piece* is a run of tokens stored page-aligned (a frame, a text). A row *uses* pieces in order,
+each with a shift; two rows may use one piece with different shifts, or only its first tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Row:
-    """One sequence. Its query tokens are the new tokens of its pieces, then ``num_unwritten`` more."""
+    """One sequence. Its queries are the new tokens of its pieces, then ``num_unwritten`` more."""
 
     uses: tuple[Use, ...]
     limits: Limits = "causal"
@@ -102,7 +102,7 @@ CASES = [
     Case("long-decode", (Piece(900, 1),), (Row((Use(0),)),), num_heads=2, num_kv_heads=1),
     Case(
         "long-decode-many-shifts",
-        tuple(Piece(60 + i) for i in range(11)) + (Piece(3, 2),),
+        (*(Piece(60 + i) for i in range(11)), Piece(3, 2)),
         (Row((*(Use(i, (-7 * i,)) for i in range(11)), Use(11))),),
         num_heads=3,
         num_kv_heads=1,

@@ -59,9 +59,7 @@ def build_model(
         present.pop()
     pools = [name for name in POOL_NAMES if name in arrays] if "key" in arrays else []
     outputs = ["output", *(f"{name}_out" for name in pools)][:num_outputs]
-    node = helper.make_node(
-        names.OP_NAME, present, outputs, domain=names.OP_DOMAIN, **attributes
-    )
+    node = helper.make_node(names.OP_NAME, present, outputs, domain=names.OP_DOMAIN, **attributes)
 
     def value(name: str, like: str) -> object:
         array = arrays[like]

@@ -77,7 +77,8 @@ def test_default_is_the_best_instruction_set(monkeypatch: pytest.MonkeyPatch) ->
         try:
             supported.append(run_ort(call.attributes, call.inputs).output)
         except ORT_ERRORS as error:
-            assert "this processor lacks" in str(error)
+            if "this processor lacks" not in str(error):
+                raise
     np.testing.assert_array_equal(default, supported[-1])
 
 

@@ -1,0 +1,115 @@
+"""A decoder graph driven by hand: just enough of a cache to compare logits.
+
+Owns: the pools, a shuffled list of free pages, the tables of one step. The real cache lives in
+``edgekv.cache``; this one only appends and forks, so that a fault there cannot hide one here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from edgekv import names, native
+from edgekv.config import KVGeometry
+
+_NUMPY = {"float32": np.float32, "float16": np.float16}
+
+
+@dataclass
+class Row:
+    """One sequence: its pages in order, how many tokens each holds."""
+
+    pages: list[int] = field(default_factory=list)
+    num_tokens: int = 0
+
+
+def open_graph(path: Path, num_threads: int = 2) -> ort.InferenceSession:
+    """A CPU session with the operator registered."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = num_threads
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4")
+    options.register_custom_ops_library(str(native.ort_library_path()))
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+class PagedDecoder:
+    """Steps of an exported decoder over pages taken in random order."""
+
+    def __init__(
+        self, path: Path, geometry: KVGeometry, *, page_size: int = 4, num_pages: int = 64
+    ) -> None:
+        self.session = open_graph(path)
+        self.page_size = page_size
+        self.axes = geometry.num_rope_axes
+        shape = (num_pages, geometry.num_kv_heads, page_size, geometry.head_dim)
+        self.pools: dict[str, ort.OrtValue] = {}
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for layer in range(geometry.num_layers):
+            for name in (names.key_pool(layer), names.value_pool(layer)):
+                array = np.full(shape, np.nan, _NUMPY[geometry.dtype])  # garbage must not matter
+                self.arrays[name] = array
+                self.pools[name] = ort.OrtValue.ortvalue_from_numpy(array)
+        self.free = list(np.random.default_rng(7).permutation(num_pages))
+
+    def fork(self, row: Row) -> Row:
+        """A row with the same past; the last page is copied if it is not full."""
+        child = Row(list(row.pages), row.num_tokens)
+        if row.num_tokens % self.page_size:
+            child.pages[-1] = self.free.pop()
+            for value in self.pools.values():
+                array = value.numpy()
+                array[child.pages[-1]] = array[row.pages[-1]]
+        return child
+
+    def step(
+        self, rows: list[tuple[Row, np.ndarray[Any, Any]]], *, logits: list[int] | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Append embeddings (n, hidden) to each row; logits of all tokens, or of those named."""
+        slots, positions, starts = [], [], [0]
+        for row, embeds in rows:
+            for index in range(row.num_tokens, row.num_tokens + len(embeds)):
+                if index % self.page_size == 0:
+                    row.pages.append(self.free.pop())
+                slots.append(row.pages[-1] * self.page_size + index % self.page_size)
+                positions.append(index)
+            row.num_tokens += len(embeds)
+            starts.append(starts[-1] + len(embeds))
+        total = starts[-1]
+        feeds = {
+            names.INPUTS_EMBEDS: np.concatenate([embeds for _, embeds in rows]),
+            names.POSITION_IDS: np.array(positions, np.int64),
+            names.LOGIT_INDICES: np.array(range(total) if logits is None else logits, np.int64),
+            names.PAGE_TABLE: self._table([row for row, _ in rows]),
+            names.QUERY_STARTS: np.array(starts, np.int32),
+            names.SLOT_MAPPING: np.array(slots, np.int32),
+            names.KV_LIMITS: np.array(positions, np.int32) + np.int32(1),
+            names.QUERY_INDICES: np.array(positions, np.int32),
+        }
+        return self._run(feeds)
+
+    def _table(self, rows: list[Row]) -> np.ndarray[Any, Any]:
+        width = max(len(row.pages) for row in rows) + 1  # one unused entry, always
+        table = np.full((len(rows), width, 2 + self.axes), -1, np.int32)
+        for index, row in enumerate(rows):
+            count = len(row.pages)
+            table[index, :count, 0] = row.pages
+            table[index, :count, 1] = self.page_size
+            table[index, count - 1, 1] = row.num_tokens - (count - 1) * self.page_size
+            table[index, :count, 2:] = 0
+        return table
+
+    def _run(self, feeds: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        binding = self.session.io_binding()
+        binding.bind_output(names.LOGITS)  # first, as results come in the order of binding
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, array)
+        for name, value in self.pools.items():
+            binding.bind_ortvalue_input(name, value)
+            binding.bind_ortvalue_output(name.replace("pool.", "pool_out."), value)
+        self.session.run_with_iobinding(binding)
+        return binding.get_outputs()[0].numpy()

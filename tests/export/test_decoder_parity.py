@@ -1,0 +1,110 @@
+"""Exported decoders against transformers: the same logits however the tokens arrive.
+
+The reference is the model itself, eager attention, all tokens at once. Pages hold 4 tokens, come in
+random order and start as NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from edgekv.export.build import ExportOptions, save_decoders, trace_decoder
+from tests.export.models import HIDDEN, TEXT_MODELS
+from tests.export.paged import PagedDecoder, Row
+
+TOLERANCE = 1e-4
+LENGTH = 23
+
+
+@dataclass
+class Case:
+    """An exported tiny model, a text as embeddings, and what the model makes of it."""
+
+    traced: Any
+    folder: Path
+    embeds: np.ndarray[Any, Any]  # (LENGTH, hidden)
+    other: np.ndarray[Any, Any]  # another text of that length
+    expected: np.ndarray[Any, Any]  # (LENGTH, vocab)
+    expected_other: np.ndarray[Any, Any]
+
+    def decoder(self, dtype: str = "float32") -> PagedDecoder:
+        name = "decoder.onnx" if dtype == "float32" else f"decoder.{dtype}-kv.onnx"
+        geometry = self.traced.geometry
+        geometry = type(geometry)(**{**_asdict(geometry), "dtype": dtype})
+        return PagedDecoder(self.folder / name, geometry)
+
+
+def _asdict(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+@pytest.fixture(scope="module", params=TEXT_MODELS)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    model = TEXT_MODELS[request.param]()
+    generator = torch.Generator().manual_seed(1)
+    embeds = torch.randn(2, LENGTH, HIDDEN, generator=generator)
+    with torch.no_grad():
+        expected = model(inputs_embeds=embeds, use_cache=False).logits.float().numpy()
+    assert np.abs(expected).max() > 0.05  # a model that answers nothing would pass any comparison
+    options = ExportOptions(weights="fp32", kv_dtype="float32")
+    traced = trace_decoder(model, HIDDEN, options)
+    folder = tmp_path_factory.mktemp("bundle")
+    save_decoders(folder, traced, "fp32")
+    first, second = embeds.numpy()
+    return Case(traced, folder, first, second, expected[0], expected[1])
+
+
+def same(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> None:
+    assert ours.shape == theirs.shape
+    assert ours.dtype == np.float32
+    assert float(np.abs(ours - theirs).max()) <= TOLERANCE
+
+
+def test_one_piece(case: Case) -> None:
+    same(case.decoder().step([(Row(), case.embeds)]), case.expected)
+
+
+def test_chunks(case: Case) -> None:
+    decoder, row = case.decoder(), Row()
+    pieces = np.split(case.embeds, [5, 6, 14])
+    same(np.concatenate([decoder.step([(row, piece)]) for piece in pieces]), case.expected)
+
+
+def test_token_by_token(case: Case) -> None:
+    decoder, row = case.decoder(), Row()
+    steps = [decoder.step([(row, token[None])]) for token in case.embeds]
+    same(np.concatenate(steps), case.expected)
+
+
+def test_two_sequences_packed(case: Case) -> None:
+    decoder, first, second = case.decoder(), Row(), Row()
+    got = decoder.step([(first, case.embeds[:10]), (second, case.other[:3])])
+    same(got, np.concatenate([case.expected[:10], case.expected_other[:3]]))
+    got = decoder.step([(first, case.embeds[10:11]), (second, case.other[3:])])
+    same(got, np.concatenate([case.expected[10:11], case.expected_other[3:]]))
+
+
+def test_fork(case: Case) -> None:
+    decoder, row = case.decoder(), Row()
+    decoder.step([(row, case.embeds[:14])])
+    child = decoder.fork(row)
+    decoder.step([(child, case.other[:6])])  # the child goes its own way
+    same(decoder.step([(row, case.embeds[14:])]), case.expected[14:])
+
+
+def test_logits_of_some_tokens_and_of_none(case: Case) -> None:
+    decoder, row = case.decoder(), Row()
+    assert decoder.step([(row, case.embeds[:9])], logits=[]).shape == (0, case.expected.shape[1])
+    same(decoder.step([(row, case.embeds[9:])], logits=[13, 0]), case.expected[[22, 9]])
+
+
+def test_half_precision_pages(case: Case) -> None:
+    got = case.decoder("float16").step([(Row(), case.embeds)])
+    scale = max(1.0, float(np.abs(case.expected).max()))
+    assert float(np.abs(got - case.expected).max()) <= 2e-2 * scale
