@@ -18,8 +18,7 @@ import onnx_ir as ir
 import torch
 
 from edgekv import names
-from edgekv.config import KVDtype, KVGeometry
-from edgekv.config import Rotation
+from edgekv.config import KVDtype, KVGeometry, Rotation
 from edgekv.export.attention import STATE, PagedState
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16}
