@@ -17,7 +17,7 @@ test-export: $(VENV)/.export  ## parity with transformers; needs torch, installs
 	$(BIN)/python -m pytest tests/export
 
 test-ort: $(VENV)/.dev  ## the operator on the oldest and the newest ONNX Runtime we allow
-	scripts/test_ort_versions
+	$(BIN)/python scripts/test_ort_versions.py
 
 check: $(VENV)/.dev  ## what CI runs: ruff, mypy, import-linter, tests
 	scripts/check
