@@ -14,7 +14,8 @@ import numpy as np
 
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
-from edgekv.cache.sequence import PoolState, Sequence
+from edgekv.cache.pool import PoolState
+from edgekv.cache.sequence import Sequence
 from edgekv.cache.snapshot import CacheSnapshot, PageCounts
 from edgekv.cache.step import Step
 from edgekv.config import KVGeometry

@@ -9,46 +9,25 @@ Does not know: what tokens are, which segments should leave, what executes a ste
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from collections.abc import Sequence as Collection
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append, Runs, limits_for, relative_positions, slots_for
 from edgekv.cache.layout import Layout
+from edgekv.cache.pool import PoolState
 from edgekv.cache.segments import KIND_CODES, KINDS, Segment, SegmentTable
 from edgekv.cache.snapshot import SequenceSnapshot, frozen
 from edgekv.cache.table import SHIFT, PageTable
-from edgekv.config import KVGeometry
 from edgekv.errors import CacheError, ContextError
 from edgekv.types import SegmentKind
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-
-@dataclass(frozen=True, slots=True)
-class PoolState:
-    """What the sequences of one pool share."""
-
-    allocator: PageAllocator
-    geometry: KVGeometry
-    max_pages: int  # most pages one sequence may hold
-    max_positions: int | None  # positions must stay below, None = no limit
-    shiftable: bool  # False: positions are absolute and segments cannot be dropped
-    sequences: dict[int, Sequence] = field(default_factory=dict)  # open ones by id
-    ids: Iterator[int] = field(default_factory=itertools.count)
-
-    @property
-    def num_axes(self) -> int:
-        """Position axes that are counted: at least one, also in models without rotation."""
-        return max(self.geometry.num_rope_axes, 1)
 
 
 class Tail(NamedTuple):

@@ -100,7 +100,7 @@ def command(
     images. Without SOURCE the built-in demo clip plays, and its answers are checked."""
     import edgekv
     from edgekv.demo.clip import demo_clip
-    from edgekv.stream import Question, StreamRun
+    from edgekv.stream import Question, StreamRun, Summary
 
     clip = demo_clip() if source is None else None
     if prompts:
@@ -109,6 +109,7 @@ def command(
         questions = [Question(q.text, at_s=q.time_s, expected=q.answer) for q in clip.questions]
     else:
         raise click.UsageError("SOURCE needs at least one --prompt")
+    num_wrong = 0
     output: Output = JsonlOutput() if output_format == "jsonl" else TextOutput()
     with (
         edgekv.load(
@@ -133,7 +134,9 @@ def command(
         with _stopping_on_signals(run, video):
             for event in run.events():
                 output.show(event)
-    if num_wrong := run.summary().num_wrong:
+                if isinstance(event, Summary):
+                    num_wrong = event.num_wrong
+    if num_wrong:
         click.echo(f"edgekv run: {num_wrong} answers about the demo clip are wrong", err=True)
         return 1
     return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from edgekv.media.capture import ArrivalClock, CaptureReader, open_capture
+from edgekv.media.capture import ArrivalClock, CaptureReader, load_cv2, open_capture
 
 _MAX_FAILURES = 64
 _PATIENCE_S = 5.0  # V4L2 gives up a read after 10 s
@@ -19,8 +19,9 @@ def open_camera(source: str, name: str) -> CaptureReader:
     target = int(source) if source.isdecimal() else source
     backend = "V4L2" if sys.platform.startswith("linux") else "ANY"
     expected = "a camera that is connected and not in use"
-    # One buffer: with more, a camera that is read slowly gives ever older frames.
-    capture = open_capture(target, backend, name, expected, [("BUFFERSIZE", 1)])
+    capture = open_capture(target, backend, name, expected)
+    # With more, a camera that is read slowly gives ever older frames. A wish: drivers differ.
+    capture.set(load_cv2().CAP_PROP_BUFFERSIZE, 1)
     return CaptureReader(
         capture, ArrivalClock(), max_failures=_MAX_FAILURES, patience_s=_PATIENCE_S
     )

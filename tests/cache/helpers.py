@@ -28,3 +28,13 @@ def frames(cache: PageCache, num_frames: int, *, num_tokens: int = 6) -> Sequenc
     for index in range(num_frames):
         add(cache, sequence, "frame", num_tokens, index=index, time_s=index / 2)
     return sequence
+
+
+def valid(sequence: Sequence) -> list[int]:
+    """Valid tokens by page."""
+    return sequence.table.valid.tolist()
+
+
+def shifts(sequence: Sequence) -> list[int]:
+    """Shift by page, first axis."""
+    return sequence.table.rows[:, 2].tolist()

@@ -68,6 +68,14 @@ class NaiveSequence:
     def next_position(self) -> tuple[int, ...]:
         return tuple(sum(s.span[a] for s in self.segments) for a in range(self.num_axes))
 
+    def starts(self) -> list[int]:
+        """The first token's index of each segment."""
+        out, start = [], 0
+        for s in self.segments:
+            out.append(start)
+            start += len(s.tokens)
+        return out
+
     def read(self) -> list[tuple[int, ...]]:
         """Every token with its current position on each axis, in order."""
         if self._read is None:

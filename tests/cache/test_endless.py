@@ -13,7 +13,7 @@ from edgekv.cache import PageCache, Sequence, check
 from edgekv.cache.retention import Watermarks, make_room, retention_rule, retention_rules
 from edgekv.config import KVGeometry
 
-# A million take a minute: EDGEKV_EVICTIONS=1000000 pytest tests/cache/test_endless.py
+# A million take some minutes: EDGEKV_EVICTIONS=1000000 pytest tests/cache/test_endless.py
 NUM_EVICTIONS = int(os.environ.get("EDGEKV_EVICTIONS", "10000"))
 WINDOW = 1000  # frames
 

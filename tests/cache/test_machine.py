@@ -19,7 +19,8 @@ from edgekv.cache.retention import Window
 from edgekv.cache.segments import SegmentTable
 from edgekv.cache.table import PageTable
 from edgekv.types import StepTables
-from tests.cache.world import OPERATIONS, World, play
+from tests.cache.driver import OPERATIONS, play
+from tests.cache.world import World
 
 WORLDS: dict[str, dict[str, int]] = {
     "rope": {"num_axes": 1},

@@ -18,8 +18,8 @@ from edgekv.cache.retention import (
 )
 from edgekv.cache.segments import KIND_CODES
 from edgekv.errors import ContextError, OutOfPagesError
+from tests.cache.compare import assert_same
 from tests.cache.helpers import add, frames, make_cache
-from tests.cache.world import assert_same
 
 RULES = ["window"]
 

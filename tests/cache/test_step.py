@@ -4,8 +4,8 @@ import pytest
 from edgekv.cache import PageCache, check
 from edgekv.errors import CacheError
 from edgekv.types import StepTables
+from tests.cache.compare import assert_same
 from tests.cache.helpers import add, frames, make_cache
-from tests.cache.world import assert_same
 
 
 def test_the_tables_of_a_mixed_step() -> None:

@@ -8,17 +8,16 @@ they end, in any order, as late as possible: a page reused too early shows in wh
 
 from __future__ import annotations
 
-import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from edgekv.cache import Append, CacheSnapshot, PageCache, Sequence, Step, check
+from edgekv.cache import Append, PageCache, Sequence, Step, check
 from edgekv.cache.retention import RetentionRule, Watermarks, make_room, retention_rule
 from edgekv.config import KVGeometry
 from edgekv.errors import CacheError, ContextError, OutOfPagesError
+from tests.cache.compare import assert_same
 from tests.cache.naive import NaiveSequence
 
 KINDS = ("system", "frame", "text", "answer")
@@ -230,7 +229,7 @@ class World:
         cut = next(
             (
                 s
-                for s, start in zip(naive.segments, starts(naive), strict=True)
+                for s, start in zip(naive.segments, naive.starts(), strict=True)
                 if start < num_tokens < start + len(s.tokens)
             ),
             None,
@@ -354,58 +353,3 @@ class World:
             else:
                 got = self.read(row[:, 0], row[:, 1], np.zeros((len(row), 1), np.int64))
                 assert [t for t, _ in got] == [t for t, _ in expected], "what a step reads"
-
-
-def starts(naive: NaiveSequence) -> list[int]:
-    out, start = [], 0
-    for s in naive.segments:
-        out.append(start)
-        start += len(s.tokens)
-    return out
-
-
-def assert_same(before: CacheSnapshot, after: CacheSnapshot) -> None:
-    """Two snapshots are equal to the last bit, the order of the free pages included."""
-    assert flat(before) == flat(after), "an operation that fails changes nothing"
-
-
-def flat(snapshot: CacheSnapshot) -> list[object]:
-    a = snapshot.allocator
-    out: list[object] = [a.counts, a.free.tobytes(), a.refs.tobytes(), a.fences.tobytes()]
-    for s in snapshot.sequences:
-        out += [s.id, s.num_tokens, s.next_position.tobytes(), s.page_table.tobytes()]
-        out += [s.segments.tobytes(), s.pending_pages.tobytes()]
-    return out
-
-
-OPERATIONS: dict[str, int] = {  # how often each is played
-    "open": 4,
-    "fork": 6,
-    "append": 30,
-    "begin": 20,
-    "write": 20,
-    "abort_step": 4,
-    "abort_append": 4,
-    "drop": 8,
-    "evict": 14,
-    "truncate": 6,
-    "close": 4,
-}
-
-
-def play(world: World, seed: int, num_operations: int) -> Counter[str]:
-    """Random operations, everything checked after each; then the end of everything."""
-    rng = random.Random(seed)  # noqa: S311 - to be repeatable, not secret
-    names, weights, done = list(OPERATIONS), list(OPERATIONS.values()), Counter[str]()
-    while done.total() < num_operations:
-        name = rng.choices(names, weights)[0]
-        arguments = [rng.getrandbits(16) for _ in range(4)]
-        try:
-            if getattr(world, name)(*arguments):
-                done[name] += 1
-                world.check()
-        except Exception as error:
-            where = f"seed {seed}, operation {done.total()}: {name}{tuple(arguments)}"
-            raise AssertionError(f"{where}: {error!r}") from error
-    world.finish()
-    return done

@@ -1,0 +1,36 @@
+"""What the sequences of one pool share: the allocator, the limits, and the list of open ones.
+
+Owns: nothing of its own; it is how sequences reach what their ``PageCache`` owns.
+Guarantees: the limits never change. Does not know: what sequences do with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from edgekv.cache.allocator import PageAllocator
+from edgekv.config import KVGeometry
+
+if TYPE_CHECKING:
+    from edgekv.cache.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """What the sequences of one pool share."""
+
+    allocator: PageAllocator
+    geometry: KVGeometry
+    max_pages: int  # most pages one sequence may hold
+    max_positions: int | None  # positions must stay below, None = no limit
+    shiftable: bool  # False: positions are absolute and segments cannot be dropped
+    sequences: dict[int, Sequence] = field(default_factory=dict)  # open ones by id
+    ids: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def num_axes(self) -> int:
+        """Position axes that are counted: at least one, also in models without rotation."""
+        return max(self.geometry.num_rope_axes, 1)

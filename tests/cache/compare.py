@@ -1,0 +1,19 @@
+"""Whether two snapshots are the same to the last bit."""
+
+from __future__ import annotations
+
+from edgekv.cache import CacheSnapshot
+
+
+def assert_same(before: CacheSnapshot, after: CacheSnapshot) -> None:
+    """Two snapshots are equal to the last bit, the order of the free pages included."""
+    assert flat(before) == flat(after), "an operation that fails changes nothing"
+
+
+def flat(snapshot: CacheSnapshot) -> list[object]:
+    a = snapshot.allocator
+    out: list[object] = [a.counts, a.free.tobytes(), a.refs.tobytes(), a.fences.tobytes()]
+    for s in snapshot.sequences:
+        out += [s.id, s.num_tokens, s.next_position.tobytes(), s.page_table.tobytes()]
+        out += [s.segments.tobytes(), s.pending_pages.tobytes()]
+    return out
