@@ -111,8 +111,8 @@ def _worth(question: Question, chosen: list[Question]) -> float:
 
 @click.command(context_settings={"show_default": True})
 @click.argument("model", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--seed", default=3_000_000_008, help="Scene to draw.")
-@click.option("--first-frame", default=0, help="Frame of the scene to begin with.")
+@click.option("--seed", default=3_000_000_370, help="Scene to draw.")
+@click.option("--first-frame", default=376, help="Frame of the scene to begin with.")
 @click.option("--frames", default=100, help="Frames, two a second.")
 @click.option("--every", default=4, help="Frames from one question to the next.")
 @click.option("--quality", default=60, help="JPEG quality.")
