@@ -1,7 +1,7 @@
 """The memory of this process over a whole run, drawn as one line of text.
 
-Guarantees: constant size however long the run: when the line is full, neighbours are merged and each
-bar stands for twice the time. A bar is the highest sample of its time, on a scale that starts at 0.
+Guarantees: constant size however long the run: when the line is full, neighbours are merged and
+each bar stands for twice the time. A bar is the highest sample of its time, on a scale from 0.
 """
 
 from __future__ import annotations
