@@ -148,6 +148,21 @@ class Model:
             reserve_tokens=reserve_tokens,
         )
 
+    def restore(self, path: str | Path) -> Session:
+        """Continue a session from the file that ``Session.save`` wrote.
+
+        The next logits are bit-identical to those of the session that was saved (on the same device
+        and library). The pool may have another size, as long as context and a question fit.
+        Raises SessionFileError when the file is missing, damaged, of a newer format or of another
+        model, BudgetError saying what would fit; nothing is taken then.
+        """
+        return Session.restore(
+            self._runner,
+            self._inputs,
+            path,
+            max_context_tokens=self.bundle.manifest.max_context_tokens,
+        )
+
     def close(self) -> None:
         """Give back pools and graphs; sessions still open fail with an ExecutorError afterwards."""
         self._inputs.close()
