@@ -12,12 +12,14 @@ from types import TracebackType
 
 from edgekv.bundle import Bundle
 from edgekv.cache import PageCache
+from edgekv.cache.retention import retention_rule
 from edgekv.config import KVDtype, format_bytes, parse_bytes
 from edgekv.errors import BudgetError
 from edgekv.executors import Device, choose_device, create_decoder, create_vision
 from edgekv.generate import Runner
 from edgekv.inputs import InputEncoder
 from edgekv.memory import available_bytes
+from edgekv.saving import restore_context
 from edgekv.session import Session
 
 # Activations of one prefill chunk and the graph's own bookkeeping, on top of weights and pool.
@@ -156,12 +158,15 @@ class Model:
         Raises SessionFileError when the file is missing, damaged, of a newer format or of another
         model, BudgetError saying what would fit; nothing is taken then.
         """
-        return Session.restore(
-            self._runner,
-            self._inputs,
+        sequence, limits, record = restore_context(
             path,
+            self._runner,
+            self._inputs.model_identity(self._runner.cache.geometry),
+            num_frame=self._inputs.tokens_per_frame,
             max_context_tokens=self.bundle.manifest.max_context_tokens,
         )
+        rule = retention_rule(record.retain)
+        return Session(self._runner, self._inputs, sequence, rule, limits, record)
 
     def close(self) -> None:
         """Give back pools and graphs; sessions still open fail with an ExecutorError afterwards."""

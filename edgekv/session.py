@@ -26,7 +26,7 @@ from edgekv.generate import Runner, draw_answer
 from edgekv.inputs import InputEncoder
 from edgekv.limits import Limits, fit_append, fit_question, num_frames, plan_limits
 from edgekv.sampling import SamplingOptions
-from edgekv.saving import SessionRecord, restore_context, save_context
+from edgekv.saving import SessionRecord, save_context
 from edgekv.types import Answer, Frame
 
 
@@ -50,7 +50,8 @@ class SessionStats:
 
 
 class Session:
-    """See ``Model.session``. Safe to ask from other threads while one thread pushes."""
+    """Made by ``Model.session`` and ``Model.restore``. Safe to ask from other threads while one
+    thread pushes."""
 
     def __init__(
         self,
@@ -100,20 +101,6 @@ class Session:
             raise
         record = SessionRecord(retain, instructions, limits.reserve_tokens)
         return cls(runner, inputs, sequence, rule, limits, record)
-
-    @classmethod
-    def restore(
-        cls, runner: Runner, inputs: InputEncoder, path: str | Path, *, max_context_tokens: int
-    ) -> Session:
-        """Continue from what ``save`` wrote. See ``Model.restore``."""
-        sequence, limits, record = restore_context(
-            path,
-            runner,
-            inputs.model_identity(runner.cache.geometry),
-            num_frame=inputs.tokens_per_frame,
-            max_context_tokens=max_context_tokens,
-        )
-        return cls(runner, inputs, sequence, retention_rule(record.retain), limits, record)
 
     # -- the stream -----------------------------------------------------------------------------
 

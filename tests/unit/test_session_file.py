@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -88,7 +89,7 @@ def test_no_length_is_accepted_but_the_right_one(path: Path) -> None:
     whole = path.read_bytes()
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
-        with pytest.raises(SessionFileError, match="a.session: "):
+        with pytest.raises(SessionFileError, match=r"a\.session: "):
             SessionFile(path)
     path.write_bytes(whole + b"\0")
     with pytest.raises(SessionFileError, match="cut off or added to"):
@@ -137,7 +138,7 @@ def test_blocks_that_are_not_as_announced_are_refused(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_leaves_the_file_and_nothing_else(path: Path) -> None:
     whole = path.read_bytes()
-    with pytest.raises(KeyboardInterrupt), replacing(path) as file:
+    with suppress(KeyboardInterrupt), replacing(path) as file:
         file.write(b"half of")
         raise KeyboardInterrupt
     assert path.read_bytes() == whole
