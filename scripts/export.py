@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from edgekv.errors import EdgeKVError
 @click.option("--force", is_flag=True, help="Replace a bundle that is already at OUT.")
 def main(source: Path, target: Path, force: bool, **choices: Any) -> None:
     """Export the model in HF_FOLDER (or a .gguf file) to the bundle folder OUT."""
+    # The libraries' own bars and advice would bury ours; nothing is to be looked up online.
+    os.environ.update(TQDM_DISABLE="1", TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1")
     try:
         from rich.console import Console
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -40,3 +41,16 @@ def picture() -> Callable[[int], Pixels]:
         return np.random.default_rng(k).integers(0, 256, (64, 64, 3), dtype=np.uint8)
 
     return draw
+
+
+@pytest.fixture
+def small_clip(tmp_path: Path) -> Path:
+    """Ten frames of a moving dot, 5 fps, mp4."""
+    path = tmp_path / "small.mp4"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 5.0, (96, 80))
+    for k in range(10):
+        frame = np.full((80, 96, 3), 60, np.uint8)
+        cv2.circle(frame, (10 + 7 * k, 40), 12, (40, 40, 220), -1)
+        writer.write(frame)
+    writer.release()
+    return path

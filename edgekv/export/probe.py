@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from edgekv.errors import BundleError
 from edgekv.config import Rotation
+from edgekv.errors import BundleError
 from edgekv.export.attention import STATE, CaptureState, LayerCall
 
 _BY_LENGTH = ("dynamic", "longrope")

@@ -204,27 +204,34 @@ EDGEKV_INLINE float exp_one(float x) { return vexp(splat(x))[0]; }
 EDGEKV_INLINE Vec vtanh(Vec x) { return 1.0f - 2.0f / (vexp(2.0f * x) + 1.0f); }
 
 // Lane shuffles of two vectors, for the sums and transposes below. `H` is a power of two.
+// GCC knows __builtin_shufflevector only from version 12 on; JetPack 6 brings version 11.
+#if defined(__clang__)
+#define EDGEKV_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define EDGEKV_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, IntVec{__VA_ARGS__})
+#endif
+
 template <int... I>
 struct Lanes {
   template <int H>
   static EDGEKV_INLINE Vec flip(Vec v) {
-    return __builtin_shufflevector(v, v, (I ^ H)...);
+    return EDGEKV_SHUFFLE(v, v, (I ^ H)...);
   }
   template <int H>
   static EDGEKV_INLINE Vec keep(Vec a, Vec b) {  // a where bit H is clear, else b
-    return __builtin_shufflevector(a, b, ((I & H) ? kWidth + I : I)...);
+    return EDGEKV_SHUFFLE(a, b, ((I & H) ? kWidth + I : I)...);
   }
   template <int H>
   static EDGEKV_INLINE Vec cross(Vec a, Vec b) {  // the same of their exchanged lanes
-    return __builtin_shufflevector(a, b, ((I & H) ? kWidth + (I ^ H) : (I ^ H))...);
+    return EDGEKV_SHUFFLE(a, b, ((I & H) ? kWidth + (I ^ H) : (I ^ H))...);
   }
   template <int H>
   static EDGEKV_INLINE Vec low(Vec a, Vec b) {  // transpose step, first row
-    return __builtin_shufflevector(a, b, ((I & H) ? kWidth + (I ^ H) : I)...);
+    return EDGEKV_SHUFFLE(a, b, ((I & H) ? kWidth + (I ^ H) : I)...);
   }
   template <int H>
   static EDGEKV_INLINE Vec high(Vec a, Vec b) {  // transpose step, second row
-    return __builtin_shufflevector(a, b, ((I & H) ? kWidth + I : (I ^ H))...);
+    return EDGEKV_SHUFFLE(a, b, ((I & H) ? kWidth + I : (I ^ H))...);
   }
 };
 

@@ -45,7 +45,7 @@ class Batch:
     question_of: Tensor  # (num_answer_tokens,) int64, index into questions
     questions: list[Question]
     patch_labels: Tensor  # (b * num_frames, 64, 4) int64, -100 = no label
-    cell_labels: Tensor  # (b, num_frames * 16, 3) int64, -100 = no label
+    cell_labels: Tensor  # (b, num_frames * 16, 4) int64, -100 = no label
 
 
 class Encoder:
@@ -128,7 +128,7 @@ def patch_labels(clip: Clip) -> NDArray[np.int64]:
 
 
 def cell_labels(clip: Clip) -> NDArray[np.int64]:
-    """(n, 16, 3): colour, shape and movement of the object in each 16x16 cell."""
+    """(n, 16, 4): colour, shape, movement and identity of the object in each 16x16 cell."""
     owner = _owner_of_cells(clip, 4, 0.15)  # (n, 16)
     colour, shape = np.where(owner < 0, 0, owner // 3 + 1), np.where(owner < 0, -100, owner % 3 + 1)
     steps = np.diff(clip.centres, axis=0, prepend=np.nan)  # (n, 18, 2)
@@ -140,7 +140,8 @@ def cell_labels(clip: Clip) -> NDArray[np.int64]:
     way = np.where(np.isnan(along), -100, way)  # (n, 18)
     movement = way[np.arange(len(clip))[:, None], np.maximum(owner, 0)]
     movement[owner < 0] = -100
-    return np.stack([colour, shape, movement], -1).astype(np.int64)
+    identity = np.where(owner < 0, -100, owner)
+    return np.stack([colour, shape, movement, identity], -1).astype(np.int64)
 
 
 def _owner_of_cells(clip: Clip, side: int, share: float) -> NDArray[np.int64]:
@@ -265,7 +266,7 @@ def pack(
         question_of=torch.tensor(question_of),
         questions=flat,
         patch_labels=torch.from_numpy(np.concatenate([patch_labels(c) for c in clips])),
-        cell_labels=torch.from_numpy(np.stack([cell_labels(c).reshape(-1, 3) for c in clips])),
+        cell_labels=torch.from_numpy(np.stack([cell_labels(c).reshape(-1, 4) for c in clips])),
     )
 
 

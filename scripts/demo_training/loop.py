@@ -46,18 +46,18 @@ WINDOW: Final = 24  # frames the model is trained to look at
 _AUXILIARY: Final = 0.2
 _AVERAGING: Final = 0.998
 _VISION_EVERY: Final = 3  # steps between updates of the vision tower once questions are learned
-_WEIGHTS: Final[dict[Kind, float]] = {
-    "visible": 1.6,
-    "shape": 0.7,
-    "colour": 0.8,
-    "count": 0.7,
-    "list": 1.0,
-    "where": 1.2,
-    "direction": 1.6,
+_WEIGHTS: Final[dict[Kind, float]] = {  # the kinds that are hard to learn come oftener
+    "visible": 2.0,
+    "shape": 0.5,
+    "colour": 1.2,
+    "count": 0.8,
+    "list": 1.2,
+    "where": 1.5,
+    "direction": 1.2,
     "appeared": 2.0,
-    "seen": 1.4,
-    "first": 1.2,
-    "gone": 1.4,
+    "seen": 2.0,
+    "first": 0.8,
+    "gone": 1.8,
     "caption": 1.2,
 }
 
@@ -80,8 +80,14 @@ def phases(scale: float) -> tuple[Phase, ...]:
 
     short = (mix(48, 1, 5), mix(24, 3, 8), mix(16, 4, 10))
     middle = (mix(24, 2, 6), mix(12, 6, 12), mix(8, 12, 14), mix(4, 24, 20))
-    whole = (mix(8, 8, 12), mix(4, 24, 20), mix(4, 24, 20))
-    stream = (mix(12, 6, 12), mix(4, 24, 20), mix(2, 48, 36, WINDOW), mix(2, 56, 36, WINDOW))
+    whole = (mix(32, 1, 5), mix(20, 3, 8), mix(10, 8, 14), mix(4, 24, 28), mix(4, 24, 28))
+    stream = (
+        mix(20, 3, 8),
+        mix(10, 8, 14),
+        mix(4, 24, 28),
+        mix(2, 48, 44, WINDOW),
+        mix(2, 56, 44, WINDOW),
+    )
     return (
         Phase("vision", 0.05, ()),
         Phase("short", 0.15, short),

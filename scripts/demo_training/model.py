@@ -31,7 +31,7 @@ DENSE_LAYER: Final = 2  # the dense loss reads the hidden states after this deco
 
 NUM_POSITION_BINS: Final = 20  # of 4 px, for -8..72
 PATCH_CLASSES: Final = (7, 4, NUM_POSITION_BINS, NUM_POSITION_BINS)  # colour, shape, x, y
-CELL_CLASSES: Final = (7, 4, 6)  # colour, shape, movement
+CELL_CLASSES: Final = (7, 4, 6, 18)  # colour, shape, movement, colour and shape as one
 
 
 def build_config(tokenizer: PreTrainedTokenizerFast, max_positions: int) -> SmolVLMConfig:
