@@ -29,12 +29,9 @@ def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
     """
     target = Path(os.path.realpath(path))
     _remove_stale(target)
-    descriptor, name = tempfile.mkstemp(_SUFFIX, f".{target.name}.", target.parent)
-    temporary = Path(name)
+    temporary, descriptor = _create_locked(target)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            with suppress(OSError):  # not every file system has locks; stale files stay there then
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -44,6 +41,22 @@ def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(target.parent)
+
+
+def _create_locked(target: Path) -> tuple[Path, int]:
+    """A temporary file of ``target`` and its descriptor, which holds its lock."""
+    while True:
+        descriptor, name = tempfile.mkstemp(_SUFFIX, f".{target.name}.", target.parent)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass  # another writer took it for a stale one before it was locked
+        except OSError:
+            return Path(name), descriptor  # no locks on this file system: stale files stay there
+        else:
+            if os.fstat(descriptor).st_nlink:
+                return Path(name), descriptor
+        os.close(descriptor)
 
 
 def _remove_stale(target: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -174,6 +175,27 @@ def test_what_killed_writers_left_goes_and_what_living_ones_write_stays(path: Pa
         assert path.read_bytes() == b"second"
     assert path.read_bytes() == b"first"
     assert sorted(path.parent.iterdir()) == sorted([path, others])
+
+
+def test_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path, errors = tmp_path / "a", []
+
+    def write_often(byte: bytes) -> None:
+        try:
+            for _ in range(100):
+                with replacing(path) as file:
+                    file.write(byte * 5000)
+                assert len(set(path.read_bytes())) == 1
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write_often, args=(bytes([k]),)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_link_stays_a_link_and_names_may_be_odd(tmp_path: Path) -> None:
