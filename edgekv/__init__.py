@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ExecutorError,
         OutOfPagesError,
         SessionError,
+        SessionFileError,
         SourceError,
     )
     from edgekv.media import open_video
@@ -46,6 +47,7 @@ _HOME = {
     "SamplingOptions": "sampling",
     "Session": "session",
     "SessionError": "errors",
+    "SessionFileError": "errors",
     "SessionStats": "session",
     "SourceError": "errors",
     "demo_bundle_path": "demo_bundle",
@@ -65,6 +67,7 @@ __all__ = [
     "SamplingOptions",
     "Session",
     "SessionError",
+    "SessionFileError",
     "SessionStats",
     "SourceError",
     "demo_bundle_path",

@@ -77,6 +77,16 @@ class Runner:
         row: NDArray[np.float32] = logits[0]
         return row
 
+    def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
+        """What pages (n,) hold: (n, num_layers, 2, Hk, S, D) in the KV dtype; keys, then values."""
+        with self.lock:
+            return np.moveaxis(self._decoder.read_pages(pages), 2, 0)
+
+    def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
+        """Put back what ``read_pages`` gave, into any pages (n,) that nobody reads."""
+        with self.lock:
+            self._decoder.write_pages(pages, np.moveaxis(contents, 0, 2))
+
     def close(self, sequence: Sequence) -> None:
         """Give a sequence's pages back."""
         with self.lock:

@@ -17,6 +17,7 @@ from edgekv.cache.page_cache import PageCache
 from edgekv.cache.segments import Segment, SegmentTable
 from edgekv.cache.sequence import Sequence
 from edgekv.cache.snapshot import CacheSnapshot, PageCounts
+from edgekv.cache.state import SequenceState
 from edgekv.cache.step import Step
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Segment",
     "SegmentTable",
     "Sequence",
+    "SequenceState",
     "Step",
     "check",
 ]

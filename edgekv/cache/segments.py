@@ -105,6 +105,16 @@ class SegmentList:
         row: np.void = self._rows[self._size - 1]
         return row
 
+    @property
+    def next_id(self) -> int:
+        """The id that the next segment gets."""
+        return self._next_id
+
+    def fill(self, rows: NDArray[np.void], next_id: int) -> None:
+        """Hold copies of ``rows`` (n,) and nothing else; ids go on from ``next_id``."""
+        self._rows[: rows.size] = rows
+        self._size, self._next_id = rows.size, next_id
+
     def push(self, kind: int, index: int, time_s: float) -> None:
         """Start an empty segment at the end."""
         # In the order of segment_dtype: one assignment costs a fraction of eight.

@@ -22,6 +22,7 @@ from edgekv.cache.layout import Layout
 from edgekv.cache.pool import PoolState
 from edgekv.cache.segments import KIND_CODES, KINDS, Segment, SegmentTable
 from edgekv.cache.snapshot import SequenceSnapshot, frozen
+from edgekv.cache.state import SequenceState
 from edgekv.cache.table import SHIFT, PageTable
 from edgekv.errors import CacheError, ContextError
 from edgekv.types import SegmentKind
@@ -43,15 +44,13 @@ _NO_TAIL = Tail(-1, 0, 0, copy=False)
 
 
 class Sequence:
-    """Tokens in pages. Made by ``PageCache.open`` and ``fork``; usable in a ``with`` block."""
+    """Tokens in pages. Made by a ``PageCache`` and by ``fork``; usable in a ``with`` block."""
 
-    def __init__(self, pool: PoolState, parent: Sequence | None = None) -> None:
+    def __init__(self, pool: PoolState, layout: Layout) -> None:
+        """Takes ``layout`` over, and with it one reference on each of its pages."""
         self._pool = pool
         self.id = next(pool.ids)
-        self._layout: Layout = (
-            Layout(pool.max_pages, pool.num_axes) if parent is None else parent._layout.copy()
-        )
-        pool.allocator.retain(self._layout.table.page_ids)
+        self._layout = layout
         self._pending: Append | None = None
         self._closed = False
         pool.sequences[self.id] = self
@@ -182,7 +181,8 @@ class Sequence:
     def fork(self) -> Sequence:
         """A child with the same tokens, sharing every page. A pending append stays the parent's."""
         self._require_open()
-        return Sequence(self._pool, parent=self)
+        self._pool.allocator.retain(self.table.page_ids)
+        return Sequence(self._pool, self._layout.copy())
 
     def drop(self, segment_ids: Iterable[int]) -> None:
         """Forget whole segments; what stands behind them moves up, no key is touched.
@@ -221,6 +221,11 @@ class Sequence:
         self._pool.allocator.release(self._layout.clear())
         self._closed = True
         del self._pool.sequences[self.id]
+
+    def export_state(self) -> SequenceState:
+        """What it takes to continue in another pool, beside what the pages hold."""
+        self._require_open()
+        return self._layout.state()
 
     def snapshot(self) -> SequenceSnapshot:
         """Everything the sequence knows, as read-only copies."""
