@@ -77,6 +77,15 @@ class Runner:
         row: NDArray[np.float32] = logits[0]
         return row
 
+    def sum_up(self, sequence: Sequence) -> None:
+        """Keep a summary of the last segment, a frame, read from its own pages."""
+        with self.lock:
+            segments, summaries = sequence.segment_table(), self.cache.summaries
+            pages = sequence.table.page_ids[-segments.num_pages[-1] :]
+            layer = summaries.layer
+            contents = self._decoder.read_pages(pages, slice(layer, layer + 1))
+            summaries.put(pages, contents[0, 1], int(segments.num_tokens[-1]))
+
     def close(self, sequence: Sequence) -> None:
         """Give a sequence's pages back."""
         with self.lock:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from edgekv.cache import Sequence
 from edgekv.cache.retention import RetentionRule, retention_rule
+from edgekv.cache.segments import FRAME_CODE
 from edgekv.errors import SessionError
 from edgekv.generate import Runner, draw_answer
 from edgekv.inputs import InputEncoder
@@ -92,6 +93,8 @@ class Session:
             reserve_tokens=reserve_tokens,
         )
         with runner.lock:
+            if rule.needs_summaries:
+                runner.cache.summaries.keep()
             sequence = runner.cache.open()
         try:
             if start:
@@ -126,6 +129,8 @@ class Session:
                 self._runner.feed(
                     self._sequence, "frame", embeds, index=frame.index, time_s=frame.time_s
                 )
+                if self._rule.needs_summaries:
+                    self._runner.sum_up(self._sequence)
             self._last_time_s = frame.time_s
             self._num_frames += 1
 
@@ -227,6 +232,14 @@ class Session:
             child._num_frames = self._num_frames
             child._num_evicted_frames = self._num_evicted_frames
             return child
+
+    def context_frames(self) -> NDArray[np.int64]:
+        """(n,) numbers, in their source, of the frames in the context now, oldest first."""
+        with self._runner.lock:
+            self._check_open()
+            segments = self._sequence.segment_table()
+            index: NDArray[np.int64] = segments.index[segments.kinds == FRAME_CODE]
+            return index
 
     def stats(self) -> SessionStats:
         """Counts as of now."""
