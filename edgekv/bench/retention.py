@@ -16,6 +16,7 @@ streams and the same context of one window; ``window``, the baseline, cannot kno
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,7 +80,28 @@ def run(path: Path, *, num_streams: int, windows: tuple[int, ...], console: Cons
             cost_ms, push_ms = _cost(model, rule)
             figures[f"{rule}_cost_ms"], figures[f"{rule}_push_ms"] = cost_ms, push_ms
             figures[f"{rule}_cost_percent"] = 100 * cost_ms / push_ms
+    console.print(markdown(figures, windows), markup=False, soft_wrap=True)
     return BenchResult("retention", machine(), figures, baseline, _bounds(figures))
+
+
+def markdown(figures: Mapping[str, float], windows: tuple[int, ...]) -> str:
+    """The table of ``docs/retention.md``."""
+    columns = {
+        "needle_kept": "needle kept",
+        "found": "found",
+        "false_alarms": "false alarms",
+        "now": "now",
+        "context": "kept past",
+        "old_frames": "frames of the first half",
+    }
+    lines = ["| stream | rule | " + " | ".join(columns.values()) + " | cost of a frame |"]
+    lines.append("|" + "---|" * (len(columns) + 3))
+    for length in windows:
+        for rule in retention_rules():
+            cells = [f"{figures[f'{rule}_{length}w_{key}']:.0f}" for key in columns]
+            cells.append(f"{figures[f'{rule}_cost_percent']:.2f} %")
+            lines.append(f"| {length} windows | `{rule}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def _bounds(figures: dict[str, float]) -> dict[str, tuple[str, float]]:
