@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgekv.cache import PageCache, Sequence
-from edgekv.cache.retention import RetentionRule, Watermarks, make_room
+from edgekv.cache.retention import RetentionRule, Watermarks, make_room, offered
 from edgekv.cache.segments import FRAME_CODE, SYSTEM_CODE
 from edgekv.config import KVGeometry, format_bytes
 from edgekv.errors import BudgetError, ContextError
@@ -116,7 +116,7 @@ def fit_question(
     """
     max_tokens, geometry = limits.max_context_tokens, limits.cache.geometry
     while (over := fork.num_tokens + num_prompt + num_wanted - max_tokens) > 0:
-        table = fork.segment_table()
+        table = offered(fork, rule)
         loose = table.take(table.kinds != SYSTEM_CODE)
         if not len(loose):
             break

@@ -166,6 +166,8 @@ class Model:
             max_context_tokens=self.bundle.manifest.max_context_tokens,
         )
         rule = retention_rule(record.retain)
+        if rule.needs_summaries:
+            self._runner.sum_up(sequence)
         return Session(self._runner, self._inputs, sequence, rule, limits, record)
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from edgekv.cache import Sequence
 from edgekv.cache.retention import RetentionRule, retention_rule
+from edgekv.cache.segments import FRAME_CODE
 from edgekv.errors import SessionError
 from edgekv.generate import Runner, draw_answer
 from edgekv.inputs import InputEncoder
@@ -92,6 +93,8 @@ class Session:
             reserve_tokens=reserve_tokens,
         )
         with runner.lock:
+            if rule.needs_summaries:
+                runner.cache.summaries.keep()
             sequence = runner.cache.open()
         try:
             if start:
@@ -127,6 +130,8 @@ class Session:
                 self._runner.feed(
                     self._sequence, "frame", embeds, index=frame.index, time_s=frame.time_s
                 )
+                if self._rule.needs_summaries:
+                    self._runner.sum_up(self._sequence, newest=1)
                 # Under the lock too, so that a save from another thread sees all of a frame.
                 self._record.last_time_s = frame.time_s
                 self._record.num_frames += 1
@@ -258,6 +263,14 @@ class Session:
         """Time of the newest frame pushed; minus infinity before the first."""
         last = self._record.last_time_s
         return float("-inf") if last is None else last
+
+    def context_frames(self) -> NDArray[np.int64]:
+        """(n,) numbers, in their source, of the frames in the context now, oldest first."""
+        with self._runner.lock:
+            self._check_open()
+            segments = self._sequence.segment_table()
+            index: NDArray[np.int64] = segments.index[segments.kinds == FRAME_CODE]
+            return index
 
     def stats(self) -> SessionStats:
         """Counts as of now."""

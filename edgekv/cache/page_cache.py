@@ -20,6 +20,7 @@ from edgekv.cache.sequence import Sequence
 from edgekv.cache.snapshot import CacheSnapshot, PageCounts
 from edgekv.cache.state import SequenceState, check_state
 from edgekv.cache.step import Step
+from edgekv.cache.summaries import FrameSummaries
 from edgekv.config import KVGeometry
 from edgekv.errors import CacheError, ContextError
 
@@ -46,9 +47,11 @@ class PageCache:
             raise ValueError(f"max_positions must be at least 1, got {max_positions}")
         self.geometry = geometry
         self.allocator = PageAllocator(num_pages)
+        self.summaries = FrameSummaries(geometry, num_pages)
         self._pool = PoolState(
             allocator=self.allocator,
             geometry=geometry,
+            summaries=self.summaries,
             max_pages=num_pages if max_pages is None else min(max_pages, num_pages),
             max_positions=max_positions,
             shiftable=shiftable,

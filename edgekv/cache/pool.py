@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edgekv.cache.allocator import PageAllocator
+from edgekv.cache.summaries import FrameSummaries
 from edgekv.config import KVGeometry
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class PoolState:
 
     allocator: PageAllocator
     geometry: KVGeometry
+    summaries: FrameSummaries
     max_pages: int  # most pages one sequence may hold
     max_positions: int | None  # positions must stay below, None = no limit
     shiftable: bool  # False: positions are absolute and segments cannot be dropped

@@ -51,6 +51,7 @@ class SegmentTable:
     num_tokens: NDArray[np.int32]  # (n,)
     index: NDArray[np.int64]  # (n,) frame numbers, -1 = none given
     time_s: NDArray[np.float64]  # (n,) NaN = none given
+    summaries: NDArray[np.float32]  # (n, width) NaN = none; width 0 for rules that need none
 
     def __len__(self) -> int:
         return int(self.ids.size)
@@ -64,6 +65,7 @@ class SegmentTable:
             self.num_tokens[which],
             self.index[which],
             self.time_s[which],
+            self.summaries[which],
         )
 
 
@@ -162,4 +164,5 @@ class SegmentList:
             rows["num_tokens"].copy(),
             rows["index"].copy(),
             rows["time_s"].copy(),
+            np.empty((rows.size, 0), dtype=np.float32),
         )

@@ -100,6 +100,12 @@ class Sequence:
         owner = np.repeat(np.arange(self.num_segments), self._layout.segments.rows["num_pages"])
         return np.bincount(owner[alone], minlength=self.num_segments).astype(np.int32)
 
+    def summaries(self) -> NDArray[np.float32]:
+        """(num_segments, width) what each frame's pages say, NaN where no summary is kept."""
+        rows = self._layout.segments.rows
+        first = np.cumsum(rows["num_pages"]) - rows["num_pages"]
+        return self._pool.summaries.of(self.table.page_ids[first], rows["kind"])
+
     def pages_needed(self, kind: SegmentKind, num_tokens: int, *, extend: bool = False) -> int:
         """Free pages that ``append`` with the same arguments would take now."""
         tail = self._tail_for(kind, num_tokens, extend=extend, index=-1)
@@ -166,6 +172,7 @@ class Sequence:
         """The append's tokens are written: count them. Called by the step."""
         self._require_pending(append)
         replaced = self._layout.grow(append)
+        self._pool.summaries.forget(append.taken)
         if replaced.size:
             self._pool.allocator.release(replaced)
         append.state = "committed"

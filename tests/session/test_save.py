@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import edgekv
 from edgekv import SamplingOptions
 from edgekv.bundle import Bundle
+from edgekv.cache.retention import retention_rules
 from edgekv.session_file import SessionFile
 
 Picture = Callable[[int], NDArray[np.uint8]]
@@ -88,6 +89,20 @@ def test_what_is_restored_continues_bit_identically(
             with pytest.raises(ValueError, match="backwards"):
                 restored.push(picture(0), 0.0)
     assert size == path.stat().st_size
+
+
+@pytest.mark.parametrize("rule", retention_rules())
+def test_a_restored_session_forgets_what_the_saved_one_would_have(
+    origin: edgekv.Model, twin: edgekv.Model, picture: Picture, tmp_path: Path, rule: str
+) -> None:
+    with origin.session(retain=rule) as session:
+        push(session, picture, 0, 30)
+        session.save(tmp_path / "a.session")
+        with twin.restore(tmp_path / "a.session") as restored:
+            push(session, picture, 30, 20)
+            push(restored, picture, 30, 20)
+            np.testing.assert_array_equal(restored.context_frames(), session.context_frames())
+            np.testing.assert_array_equal(restored.logits(QUESTION), session.logits(QUESTION))
 
 
 def test_only_live_pages_are_stored(
