@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         OutOfPagesError,
         SessionError,
         SourceError,
+        TraceError,
     )
     from edgekv.media import open_video
     from edgekv.model import Model, load
@@ -48,6 +49,7 @@ _HOME = {
     "SessionError": "errors",
     "SessionStats": "session",
     "SourceError": "errors",
+    "TraceError": "errors",
     "demo_bundle_path": "demo_bundle",
     "load": "model",
     "open_video": "media",
@@ -67,6 +69,7 @@ __all__ = [
     "SessionError",
     "SessionStats",
     "SourceError",
+    "TraceError",
     "demo_bundle_path",
     "load",
     "open_video",

@@ -14,6 +14,7 @@ import numpy as np
 
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
+from edgekv.cache.observer import CacheObserver, Unobserved
 from edgekv.cache.pool import PoolState
 from edgekv.cache.sequence import Sequence
 from edgekv.cache.snapshot import CacheSnapshot, PageCounts
@@ -57,20 +58,39 @@ class PageCache:
         return self.allocator.counts
 
     @property
+    def max_pages(self) -> int:
+        """Most pages one sequence may hold."""
+        return self._pool.max_pages
+
+    @property
+    def max_positions(self) -> int | None:
+        return self._pool.max_positions
+
+    @property
+    def shiftable(self) -> bool:
+        return self._pool.shiftable
+
+    @property
     def sequences(self) -> tuple[Sequence, ...]:
         """The open sequences, in the order they were opened."""
         return tuple(self._pool.sequences.values())
 
+    def observe(self, observer: CacheObserver | None) -> None:
+        """Tell ``observer`` of every change from now on; None = nobody."""
+        self._pool.observer = observer or Unobserved()
+
     def open(self) -> Sequence:
         """An empty sequence. It holds its page-table row from now on, and no page yet."""
-        return Sequence(self._pool)
+        sequence = Sequence(self._pool)
+        self._pool.observer.opened(sequence, None)
+        return sequence
 
     def begin_step(self, appends: Collection[Append]) -> Step:
         """Tables for one decoder step over pending appends of different sequences of this cache."""
         for append in appends:
             if self._pool.sequences.get(append.sequence.id) is not append.sequence:
                 raise CacheError("the append's sequence is not open in this cache")
-        return Step(self.allocator, appends, self.geometry.num_rope_axes)
+        return Step(self._pool, appends)
 
     def snapshot(self) -> CacheSnapshot:
         """The whole cache at one moment, read-only; ``check`` validates it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Collection
+from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,6 +41,7 @@ class Tail(NamedTuple):
 
 
 _NO_TAIL = Tail(-1, 0, 0, copy=False)
+_NO_IDS = np.empty(0, dtype=np.int64)
 
 
 class Sequence:
@@ -137,7 +139,9 @@ class Sequence:
         limits = limits_for(indices, bidirectional)
         num_new = pool.geometry.pages_for(num_tokens - tail.num_tokens)
         self._check_room(num_new, absolute)
+        began = perf_counter_ns()
         taken = pool.allocator.allocate(num_new + tail.copy)
+        allocation_ns = perf_counter_ns() - began
         pages = taken[int(tail.copy) :]
         copy_page = int(taken[0]) if tail.copy else -1
         first_slot = (copy_page if tail.copy else tail.page) * pool.geometry.page_size + tail.valid
@@ -161,6 +165,7 @@ class Sequence:
             index=index,
             time_s=time_s,
         )
+        pool.observer.planned(self._pending, allocation_ns)
         return self._pending
 
     def commit(self, append: Append) -> None:
@@ -171,6 +176,7 @@ class Sequence:
             self._pool.allocator.release(replaced)
         append.state = "committed"
         self._pending = None
+        self._pool.observer.settled(append)
 
     def abort(self, append: Append) -> None:
         """Give the append's pages back."""
@@ -178,14 +184,19 @@ class Sequence:
         self._pool.allocator.release(append.taken)
         append.state = "aborted"
         self._pending = None
+        self._pool.observer.settled(append)
 
     def fork(self) -> Sequence:
         """A child with the same tokens, sharing every page. A pending append stays the parent's."""
         self._require_open()
-        return Sequence(self._pool, parent=self)
+        child = Sequence(self._pool, parent=self)
+        self._pool.observer.opened(child, self)
+        return child
 
-    def drop(self, segment_ids: Iterable[int]) -> None:
+    def drop(self, segment_ids: Iterable[int], *, rule: str = "") -> None:
         """Forget whole segments; what stands behind them moves up, no key is touched.
+
+        ``rule`` says who chose them, for whoever observes the cache.
 
         Raises ValueError for unknown or repeated ids, CacheError for system segments and for
         sequences whose positions cannot be shifted.
@@ -199,6 +210,7 @@ class Sequence:
                 "this model's positions cannot be shifted, so no segment can be dropped"
             )
         self._pool.allocator.release(self._layout.drop(ids))
+        self._pool.observer.removed(self, "drop", ids, rule)
 
     def truncate(self, num_tokens: int) -> None:
         """Keep the first ``num_tokens`` tokens.
@@ -211,6 +223,7 @@ class Sequence:
             raise ValueError(f"cannot keep {num_tokens} of {self.num_tokens} tokens")
         if num_tokens < self.num_tokens:
             self._pool.allocator.release(self._layout.truncate(num_tokens))
+            self._pool.observer.removed(self, "truncate", _NO_IDS, "")
 
     def close(self) -> None:
         """Give every page back, a pending append's too. Closing twice is allowed."""
@@ -221,6 +234,7 @@ class Sequence:
         self._pool.allocator.release(self._layout.clear())
         self._closed = True
         del self._pool.sequences[self.id]
+        self._pool.observer.removed(self, "close", _NO_IDS, "")
 
     def snapshot(self) -> SequenceSnapshot:
         """Everything the sequence knows, as read-only copies."""

@@ -8,7 +8,12 @@ Does not know: what frames show. A new rule is one file here, one line in ``_RUL
 """
 
 from edgekv.cache.retention.room import Watermarks, make_room
-from edgekv.cache.retention.rules import RetentionRule, retention_rule, retention_rules
+from edgekv.cache.retention.rules import (
+    RetentionRule,
+    retention_rule,
+    retention_rules,
+    rule_name,
+)
 from edgekv.cache.retention.window import Window
 
 __all__ = [
@@ -18,4 +23,5 @@ __all__ = [
     "make_room",
     "retention_rule",
     "retention_rules",
+    "rule_name",
 ]
