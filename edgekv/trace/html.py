@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.trace.timeline import ENDS
-from edgekv.trace.view import View, typical_life_s
+from edgekv.trace.view import View, share_floor, typical_life_s
 from edgekv.trace.words import Words, axis_ticks
 
 _TYPES = {"u1": np.uint8, "i4": np.int32, "f4": np.float32}
@@ -49,7 +49,6 @@ def _packed(kind: str, values: NDArray[Any]) -> list[str]:
 
 def _data(view: View, words: Words) -> dict[str, Any]:
     shown, life = np.unique(view.runs.life, return_inverse=True)
-    low = float(view.utilisation.min(initial=1.0))
     return {
         "columns": view.num_columns,
         "rows": view.num_rows,
@@ -61,7 +60,7 @@ def _data(view: View, words: Words) -> dict[str, Any]:
         "ticks": axis_ticks(view.clock.begin_s, view.clock.end_s, 12),
         "lanes": view.num_lanes,
         "questions": bool(view.bars.is_question.any()),
-        "share_from": min(max(int(low * 10 - 0.5) / 10, 0.0), 0.8),
+        "share_from": share_floor(view),
         "ends": ENDS,
         "runs": {
             "row": _packed("i4", view.runs.row),

@@ -159,7 +159,8 @@
       for (let e = from; e <= to; e++) {
         const y = p.y + p.h * (1 - (e - from) / (to - from));
         if (e > from && e < to) grid(g, p, y);
-        label(g, (10 ** e).toLocaleString("en"), e === to ? y + 6 : e === from ? y - 5 : y);
+        const name = (10 ** e).toLocaleString("en");
+        if (e === to || e === from || p.h / (to - from) > 20) label(g, name, e === to ? y + 6 : e === from ? y - 5 : y);
       }
       g.fillStyle = color.muted;
       for (let c = 0; c < C; c++) if (levels.p99[c] >= 0)

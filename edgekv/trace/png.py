@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from edgekv.trace.events import ANSWER, FRAME, SYSTEM, TEXT
-from edgekv.trace.view import View, typical_life_s
+from edgekv.trace.view import View, share_floor, typical_life_s
 from edgekv.trace.words import Words, axis_ticks
 
 WIDTH = 1280
@@ -38,7 +38,7 @@ class _Picture:
         small, plain = _font(13), _font(15)
         story = _wrapped(words.story, plain, WIDTH - 2 * _MARGIN)
         notes = [line for n in words.notes for line in _wrapped(n, small, WIDTH - 2 * _MARGIN)]
-        heights = (_MAP_HEIGHT, 40, self._lanes, 64, 64)
+        heights = (_MAP_HEIGHT, 40, self._lanes, 64, 48, 64)
         top = 62 + 22 * len(story) + 40
         height = top + sum(heights) + _GAP * len(heights) + 56 + 18 * len(notes) + 12
         self._image = Image.new("RGB", (WIDTH, height), _WHITE)
@@ -54,7 +54,8 @@ class _Picture:
             ("Frames evicted", self._left),
             (f"Contexts and forks{asked}", self._bars),
             ("Pages in use", self._used),
-            ("Allocation latency, µs: median of each column", self._allocation),
+            ("Utilisation: slots of live pages that hold a token", self._share),
+            ("Allocation latency in microseconds: median of each column", self._allocation),
         )
         y = top
         for (title, paint), high in zip(panels, heights, strict=True):
@@ -132,12 +133,25 @@ class _Picture:
         logs = np.log10(np.maximum(took[known], 0.1))
         low = int(np.floor(logs.min()))
         top = max(int(np.ceil(logs.max())), low + 1)
-        ys = y + 2 + (high - 4) * (1 - (logs - low) / (top - low))
-        points = [(self._x(int(c)), float(at)) for c, at in zip(known, ys, strict=True)]
-        if len(points) > 1:
-            self._draw.line(points, fill=_LINE, width=1)
+        self._curve(y, high, known, (logs - low) / (top - low))
         self._label(y, f"{10.0**top:g}")
         self._label(y + high - 16, f"{10.0**low:g}")
+
+    def _share(self, y: int, high: int) -> None:
+        shares = self._view.utilisation
+        low = share_floor(self._view)
+        self._curve(y, high, np.arange(shares.size), (shares - low) / (1 - low))
+        self._label(y, "100%")
+        self._label(y + high - 16, f"{low:.0%}")
+
+    def _curve(
+        self, y: int, high: int, columns: NDArray[np.integer], part: NDArray[np.float64]
+    ) -> None:
+        """A line through ``part`` (n,), 0 to 1 of the panel's height, at ``columns`` (n,)."""
+        ys = y + 2 + (high - 4) * (1 - part.clip(0, 1))
+        points = [(self._x(int(c)), float(at)) for c, at in zip(columns, ys, strict=True)]
+        if len(points) > 1:
+            self._draw.line(points, fill=_LINE, width=1)
 
     def _axis(self, y: int, name: str) -> None:
         clock = self._view.clock
@@ -151,7 +165,7 @@ class _Picture:
         x = _MARGIN
         entries = (
             ("system, pinned", _KINDS[SYSTEM]),
-            ("frame: just arrived → about to leave", None),
+            ("frame, from just arrived to about to leave", None),
             ("text of a question", _KINDS[TEXT]),
             ("answer", _KINDS[ANSWER]),
             ("free", _FREE),

@@ -55,7 +55,7 @@ class View:
     runs: Runs
     pages_used: NDArray[np.int64]  # (C,) most pages not free in the column
     pages_in_flight: NDArray[np.int64]  # (C,) most
-    utilisation: NDArray[np.float64]  # (C,) lowest share of live slots that hold a token
+    utilisation: NDArray[np.float64]  # (C,) best share of live slots that hold a token
     frames_left: NDArray[np.int64]  # (C,) frames that live contexts let go
     allocation_p50_us: NDArray[np.float64]  # (C,) NaN = no append in the column
     allocation_p99_us: NDArray[np.float64]  # (C,)
@@ -157,7 +157,7 @@ def _runs(timeline: Timeline, column: _Columns, num_rows: int) -> Runs:
 def _levels(
     timeline: Timeline, column: _Columns
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Most used pages, most in flight and lowest utilisation by column, held where nothing
+    """Most used pages, most in flight and best utilisation by column, held where nothing
     happens."""
     at = column.of(np.asarray(timeline.at_us, np.int64))
     free = np.asarray(timeline.free, np.int64)
@@ -204,7 +204,9 @@ def _allocation(
     at = column.of(np.asarray(timeline.planned_us, np.int64))
     took = np.asarray(timeline.allocation_us, np.float64)
     p50, p99 = np.full(column.count, np.nan), np.full(column.count, np.nan)
-    starts = np.flatnonzero(np.append(True, at[1:] != at[:-1])) if at.size else at
+    if not at.size:
+        return p50, p99
+    starts = np.flatnonzero(np.append(True, at[1:] != at[:-1]))
     for start, stop in zip(starts, np.append(starts[1:], at.size), strict=True):
         p50[at[start]], p99[at[start]] = np.percentile(took[start:stop], (50, 99))
     return p50, p99
@@ -256,3 +258,9 @@ def typical_life_s(view: View) -> float:
         return view.clock.end_s - view.clock.begin_s
     came = view.clock.at(np.asarray(lives.came_us, np.int64)[gone])
     return float(np.median(view.clock.at(left_us[gone]) - came))
+
+
+def share_floor(view: View) -> float:
+    """Where an axis of utilisation begins: a round share below all that is shown."""
+    low = float(view.utilisation.min(initial=1.0))
+    return min(max(int(low * 10 - 0.5) / 10, 0.0), 0.8)

@@ -1,6 +1,6 @@
 """Observes a cache and writes what happens to a file, for as long as it runs.
 
-Owns: the file, its rotation, a buffer of at most 32 KiB.
+Owns: the file, its rotation, a buffer of about 8 KiB.
 Guarantees: never disturbs the cache: when the file cannot be written the log ends, with a reason,
     and the stream goes on; at most ``max_bytes`` on disk, in two parts (``FILE.1`` is the older);
     what was written is readable up to the last complete record, however the process ends; at most
@@ -30,7 +30,7 @@ from edgekv.trace.records import RecordWriter
 
 DEFAULT_MAX_BYTES = 64 * 2**20
 MIN_BYTES = 64 * 2**10
-_BUFFER_BYTES = 32 * 2**10
+_BUFFER_BYTES = 8 * 2**10
 _FLUSH_US = 1_000_000
 _RECORDS_PER_COUNT = 64
 
