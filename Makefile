@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 .PHONY: demo test test-export test-ort check train-demo clean
 
 demo: $(VENV)/.installed  ## the built-in clip, its questions answered and checked
-	$(BIN)/edgekv run
+	$(BIN)/edgekv run --kv-budget 1MiB
 
 test: $(VENV)/.dev  ## the suite, without torch
 	$(BIN)/python -m pytest

@@ -13,8 +13,10 @@ from typing import Protocol
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.text import Text
 
+from edgekv.cli.memory_line import MemoryLine
 from edgekv.config import format_bytes
 from edgekv.stream import AnswerEvent, FrameEvent, NoticeEvent, StreamEvent, Summary
 
@@ -116,16 +118,18 @@ def _summary_json(summary: Summary) -> dict[str, object]:
 
 
 class TextOutput:
-    """Answers scroll by; below them one live line says where the stream is."""
+    """Answers scroll by; below them live lines say where the stream is and draw the memory."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
         self._live = Live(Text(""), console=self._console, refresh_per_second=8, transient=True)
+        self._memory = MemoryLine()
 
     def show(self, event: StreamEvent) -> None:
         """Print or update."""
         if isinstance(event, FrameEvent):
-            self._live.update(_live_line(event))
+            self._memory.sample()
+            self._live.update(Text(f"{_live_line(event)}\n{self._memory}", style="dim"))
         elif isinstance(event, AnswerEvent):
             self._show_answer(event)
         elif isinstance(event, NoticeEvent):
@@ -140,7 +144,7 @@ class TextOutput:
         mark = {
             None: "",
             True: "  [green]right[/]",
-            False: f"  [red]wrong, the truth is: {event.question.expected}[/]",
+            False: f"  [red]wrong, the truth is: {escape(event.question.expected or '')}[/]",
         }[event.right]
         line = Text.assemble(
             (f"{_clock(event.frame.time_s)}  ", "dim"),
@@ -161,12 +165,9 @@ class TextOutput:
             f"KV pages: {stats.pages_peak} at most of {stats.num_pages} "
             f"({format_bytes(stats.pool_bytes)}), {stats.num_evicted_frames} frames let go",
         ]
-        start, end = summary.anonymous_bytes_start, summary.anonymous_bytes_end
-        if start is not None and end is not None:
-            lines.append(
-                f"memory: {format_bytes(start)} after the first window, "
-                f"{format_bytes(end)} at the end"
-            )
+        start = summary.anonymous_bytes_start
+        if start is not None:
+            lines.append(f"{self._memory}, {format_bytes(start)} after the first window")
         if summary.num_bad_frames or summary.num_dropped_frames:
             lines.append(
                 f"{summary.num_bad_frames} bad frames skipped, {summary.num_dropped_frames} dropped"
@@ -186,14 +187,13 @@ class TextOutput:
         self._live.stop()
 
 
-def _live_line(event: FrameEvent) -> Text:
+def _live_line(event: FrameEvent) -> str:
     stats = event.stats
     num_used = stats.num_pages - stats.pages_free
-    return Text(
+    return (
         f"{_clock(event.frame.time_s)}  frame {event.frame.index}  "
         f"pages {num_used} of {stats.num_pages}  evicted {stats.num_evicted_frames}  "
-        f"{event.duration_s * 1e3:.1f} ms a frame",
-        style="dim",
+        f"{event.duration_s * 1e3:.1f} ms a frame"
     )
 
 

@@ -19,6 +19,7 @@ import torch
 
 from edgekv import names
 from edgekv.config import KVDtype, KVGeometry, Rotation
+from edgekv.errors import BundleError
 from edgekv.export.attention import STATE, PagedState
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16}
@@ -102,18 +103,29 @@ def set_pool_dtype(model: ir.Model, dtype: KVDtype) -> None:
 def trace(
     module: torch.nn.Module, inputs: dict[str, Any], dynamic_shapes: dict[str, Any], opset: int
 ) -> ir.Model:
-    """``torch.onnx.export`` without its chatter."""
-    with _quiet(), torch.no_grad():
-        program = torch.onnx.export(
-            module,
-            kwargs=inputs,
-            dynamic_shapes=dynamic_shapes,
-            dynamo=True,
-            opset_version=opset,
-            verbose=False,
-        )
+    """``torch.onnx.export`` without its chatter. Raises BundleError."""
+    try:
+        with _quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                module,
+                kwargs=inputs,
+                dynamic_shapes=dynamic_shapes,
+                dynamo=True,
+                opset_version=opset,
+                verbose=False,
+            )
+    except torch.onnx.errors.OnnxExporterError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise BundleError(f"the model cannot be traced ({_first_line(cause)})") from error
     assert program is not None
     return program.model
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]
 
 
 def _example_inputs(geometry: KVGeometry, hidden_size: int) -> dict[str, Any]:
@@ -145,15 +157,12 @@ def _open_dims(inputs: dict[str, Any]) -> dict[str, Any]:
     The tracer keeps a symbol for every open dimension and compares them all: with the pools of
     thirty layers among them it would take minutes.
     """
-    opened = (names.INPUTS_EMBEDS, names.POSITION_IDS, names.LOGIT_INDICES)
-    return {
-        name: {0: _AUTO}
-        if name in opened
-        else [None] * len(value)
-        if isinstance(value, list)
-        else None
-        for name, value in inputs.items()
-    }
+    dims: dict[str, Any] = dict.fromkeys(inputs)
+    for name in (names.INPUTS_EMBEDS, names.POSITION_IDS, names.LOGIT_INDICES):
+        dims[name] = {0: _AUTO}
+    for name in ("key_pools", "value_pools"):
+        dims[name] = [None] * len(inputs[name])
+    return dims
 
 
 def _name_tensors(graph: ir.Graph, num_layers: int) -> None:

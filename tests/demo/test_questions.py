@@ -9,16 +9,19 @@ import pytest
 
 from edgekv.demo import (
     KINDS,
+    MAX_FRAMES,
     YES_NO_KINDS,
     Clip,
     Kind,
     Question,
+    Scene,
     Window,
     ask,
     ask_window,
     draw_clip,
     identity_name,
 )
+from edgekv.demo.clip import MIN_FRAMES, demo_clip
 from edgekv.demo.questions import WORDINGS
 
 CLIPS = [draw_clip(seed, 24) for seed in range(40)]
@@ -153,3 +156,16 @@ def test_nothing_is_asked_about_an_object_half_out_of_the_picture() -> None:
 def test_a_window_outside_the_clip_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no window 3\.\.10 in a clip of 10 frames"):
         Window(draw_clip(0, 10), 3, 10)
+
+
+def test_answers_of_the_built_in_clip_are_true_however_much_is_kept() -> None:
+    facts = demo_clip()
+    scene = Scene(facts.seed)
+    if facts.first_frame:
+        scene.read(facts.first_frame)
+    clip = scene.read(facts.num_frames)
+    for asked in facts.questions:
+        last = round(asked.time_s * facts.fps)
+        for held in range(min(MIN_FRAMES, last + 1), min(MAX_FRAMES, last + 1) + 1):
+            question = Question(asked.kind, asked.text, asked.answer, last + 1 - held, last)
+            assert question.answer == second_reading(clip, question)

@@ -21,10 +21,13 @@ _NUMPY = {"float32": np.float32, "float16": np.float16}
 
 @dataclass
 class Row:
-    """One sequence: its pages in order, how many tokens each holds."""
+    """One sequence of full pages and a last one; pages before ``moved`` stand ``shift`` further."""
 
     pages: list[int] = field(default_factory=list)
     num_tokens: int = 0
+    moved: int = 0
+    shift: int = 0
+    offset: int = 0  # added to the positions of new tokens
 
 
 def open_graph(path: Path, num_threads: int = 2) -> ort.InferenceSession:
@@ -70,13 +73,14 @@ class PagedDecoder:
         self, rows: list[tuple[Row, np.ndarray[Any, Any]]], *, logits: list[int] | None = None
     ) -> np.ndarray[Any, Any]:
         """Append embeddings (n, hidden) to each row; logits of all tokens, or of those named."""
-        slots, positions, starts = [], [], [0]
+        slots, indices, positions, starts = [], [], [], [0]
         for row, embeds in rows:
             for index in range(row.num_tokens, row.num_tokens + len(embeds)):
                 if index % self.page_size == 0:
                     row.pages.append(self.free.pop())
                 slots.append(row.pages[-1] * self.page_size + index % self.page_size)
-                positions.append(index)
+                indices.append(index)
+                positions.append(index + row.offset)
             row.num_tokens += len(embeds)
             starts.append(starts[-1] + len(embeds))
         total = starts[-1]
@@ -87,8 +91,8 @@ class PagedDecoder:
             names.PAGE_TABLE: self._table([row for row, _ in rows]),
             names.QUERY_STARTS: np.array(starts, np.int32),
             names.SLOT_MAPPING: np.array(slots, np.int32),
-            names.KV_LIMITS: np.array(positions, np.int32) + np.int32(1),
-            names.QUERY_INDICES: np.array(positions, np.int32),
+            names.KV_LIMITS: np.array(indices, np.int32) + np.int32(1),
+            names.QUERY_INDICES: np.array(indices, np.int32),
         }
         return self._run(feeds)
 
@@ -101,6 +105,7 @@ class PagedDecoder:
             table[index, :count, 1] = self.page_size
             table[index, count - 1, 1] = row.num_tokens - (count - 1) * self.page_size
             table[index, :count, 2:] = 0
+            table[index, : row.moved, 2:] = row.shift
         return table
 
     def _run(self, feeds: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:

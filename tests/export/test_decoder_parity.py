@@ -6,6 +6,7 @@ random order and start as NaN.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,22 @@ def test_fork(case: Case) -> None:
     same(decoder.step([(row, case.embeds[14:])]), case.expected[14:])
 
 
+def test_moved_pages(case: Case) -> None:
+    """Pages written 100 positions too far and moved back: the node rotates as the model does."""
+    if not case.traced.probe.shiftable:
+        assert case.traced.geometry.num_rope_axes == 0
+        return
+    decoder, row = case.decoder(), Row(offset=100)
+    decoder.step([(row, case.embeds[:12])])  # three full pages
+    row.offset, row.moved, row.shift = 0, 3, -100
+    same(decoder.step([(row, case.embeds[12:])]), case.expected[12:])
+
+
+def test_only_learned_positions_are_fixed(case: Case, request: pytest.FixtureRequest) -> None:
+    learned = "learned" in request.node.callspec.params["case"]
+    assert case.traced.probe.shiftable == (not learned)
+
+
 def test_logits_of_some_tokens_and_of_none(case: Case) -> None:
     decoder, row = case.decoder(), Row()
     assert decoder.step([(row, case.embeds[:9])], logits=[]).shape == (0, case.expected.shape[1])
@@ -108,3 +125,31 @@ def test_half_precision_pages(case: Case) -> None:
     got = case.decoder("float16").step([(Row(), case.embeds)])
     scale = max(1.0, float(np.abs(case.expected).max()))
     assert float(np.abs(got - case.expected).max()) <= 2e-2 * scale
+
+
+@pytest.mark.parametrize("opset", [20, 22])
+def test_older_opsets(tmp_path: Path, opset: int) -> None:
+    """Norms and rotations are several nodes there."""
+    model = TEXT_MODELS["qwen3"]()
+    embeds = torch.randn(1, LENGTH, HIDDEN, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        expected = model(inputs_embeds=embeds, use_cache=False).logits[0].numpy()
+    options = ExportOptions(weights="fp32", kv_dtype="float32", opset=opset)
+    traced = trace_decoder(model, HIDDEN, options)
+    assert traced.graph.opset_imports[""] == opset
+    save_decoders(tmp_path, traced, "fp32")
+    decoder, row = PagedDecoder(tmp_path / "decoder.onnx", traced.geometry), Row()
+    pieces = np.split(embeds[0].numpy(), [9, 10])
+    same(np.concatenate([decoder.step([(row, piece)]) for piece in pieces]), expected)
+
+
+def test_few_nodes_stand_around_the_operator() -> None:
+    """Heads stay flat: no swaps, three reshapes into the operator and one out of it."""
+    options = ExportOptions(weights="fp32", kv_dtype="float32")
+    for name in ("llama", "qwen3", "gemma3"):
+        graph = trace_decoder(TEXT_MODELS[name](), HIDDEN, options).graph.graph
+        counts = Counter(node.op_type for node in graph)
+        assert counts["PagedAttention"] == 2
+        assert counts["Transpose"] == 0, name
+        assert counts["RotaryEmbedding"] == 4, name
+        assert counts["Cos"] <= 2, name
