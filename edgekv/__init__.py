@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SessionError,
         SessionFileError,
         SourceError,
+        TraceError,
     )
     from edgekv.media import open_video
     from edgekv.model import Model, load
@@ -50,6 +51,7 @@ _HOME = {
     "SessionFileError": "errors",
     "SessionStats": "session",
     "SourceError": "errors",
+    "TraceError": "errors",
     "demo_bundle_path": "demo_bundle",
     "load": "model",
     "open_video": "media",
@@ -70,6 +72,7 @@ __all__ = [
     "SessionFileError",
     "SessionStats",
     "SourceError",
+    "TraceError",
     "demo_bundle_path",
     "load",
     "open_video",

@@ -44,3 +44,7 @@ class SessionFileError(EdgeKVError):
 
 class SessionError(EdgeKVError):
     """A session is closed, or is being used by another thread."""
+
+
+class TraceError(EdgeKVError):
+    """A trace file cannot be written, or is broken or of a format this version does not read."""

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgekv.cache import PageCache, Sequence
-from edgekv.cache.retention import RetentionRule, Watermarks, make_room, offered
+from edgekv.cache.retention import (
+    RetentionRule,
+    Watermarks,
+    make_room,
+    offered,
+    rule_name,
+)
 from edgekv.cache.segments import FRAME_CODE, SYSTEM_CODE
 from edgekv.config import KVGeometry, format_bytes
 from edgekv.errors import BudgetError, ContextError
@@ -121,7 +127,8 @@ def fit_question(
         if not len(loose):
             break
         num_pages = min(geometry.pages_for(over), int(loose.num_pages.sum()))
-        fork.drop(loose.ids[rule.choose(loose, num_pages)].tolist())
+        chosen = loose.ids[rule.choose(loose, num_pages)]
+        fork.drop(chosen.tolist(), rule=rule_name(rule))
     room = max_tokens - fork.num_tokens - num_prompt
     if room < 1:
         raise ContextError(

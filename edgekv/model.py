@@ -21,6 +21,7 @@ from edgekv.inputs import InputEncoder
 from edgekv.memory import available_bytes
 from edgekv.saving import restore_context
 from edgekv.session import Session
+from edgekv.trace.writer import DEFAULT_MAX_BYTES, TraceWriter
 
 # Activations of one prefill chunk and the graph's own bookkeeping, on top of weights and pool.
 WORKSPACE_BYTES = 64 * 2**20
@@ -61,13 +62,17 @@ def load(
     kv_dtype: KVDtype | None = None,
     device: str = "auto",
     num_threads: int = 0,
+    trace: str | Path | None = None,
+    trace_limit: str | int = DEFAULT_MAX_BYTES,
 ) -> Model:
     """Open a bundle and take its memory.
 
     ``kv_budget`` is the bytes of the KV pool (``"64MiB"`` or a number); the pool never grows.
     ``kv_dtype`` is ``float16`` or ``float32``; None = what the bundle was exported for.
     ``device`` is ``auto``, ``cpu``, ``cuda`` or ``tensorrt``; ``num_threads`` 0 = one per core.
-    Raises BundleError, BudgetError, ExecutorError, or ValueError for an argument that is wrong.
+    ``trace`` is a file for the event log of the cache, as ``Model.trace`` writes it.
+    Raises BundleError, BudgetError, ExecutorError, TraceError, or ValueError for an argument that
+    is wrong.
     """
     chosen = choose_device(device)
     bundle = Bundle.open(path)
@@ -92,7 +97,14 @@ def load(
     vision = None
     if bundle.vision_path is not None:
         vision = create_vision(chosen, bundle.vision_path, num_threads=num_threads)
-    return Model(bundle, chosen, Runner(decoder, cache), InputEncoder(bundle, vision))
+    model = Model(bundle, chosen, Runner(decoder, cache), InputEncoder(bundle, vision))
+    if trace is not None:
+        try:
+            model.trace(trace, limit=trace_limit)
+        except BaseException:
+            model.close()
+            raise
+    return model
 
 
 def _check_memory(bundle: Bundle, need: Estimate) -> None:
@@ -127,6 +139,7 @@ class Model:
         self.device = device
         self._runner = runner
         self._inputs = inputs
+        self._trace: TraceWriter | None = None
 
     def session(
         self,
@@ -170,8 +183,29 @@ class Model:
             self._runner.sum_up(sequence)
         return Session(self._runner, self._inputs, sequence, rule, limits, record)
 
+    def trace(self, path: str | Path | None, *, limit: str | int = DEFAULT_MAX_BYTES) -> None:
+        """Log every event of the cache to ``path`` from now on; None ends the log.
+
+        ``limit`` bounds the bytes on disk: when half of it is full, the file becomes ``path.1`` and
+        a new one begins. A log begun before the first session can be replayed. The stream never
+        waits for a reader and never fails for the log: when the disk is full, the log ends and
+        ``trace_problem`` says why. Raises TraceError when the file cannot be made.
+        """
+        with self._runner.lock:
+            if self._trace is not None:
+                self._trace.close()
+                self._trace = None
+            if path is not None:
+                self._trace = TraceWriter(self._runner.cache, path, max_bytes=parse_bytes(limit))
+
+    @property
+    def trace_problem(self) -> str | None:
+        """Why the log ended before it was closed; None while there is none or all is well."""
+        return self._trace.problem if self._trace is not None else None
+
     def close(self) -> None:
         """Give back pools and graphs; sessions still open fail with an ExecutorError afterwards."""
+        self.trace(None)
         self._inputs.close()
         self._runner.shut_down()
 

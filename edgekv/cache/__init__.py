@@ -13,6 +13,7 @@ Typical use::
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
 from edgekv.cache.invariants import InvariantError, check
+from edgekv.cache.observer import CacheObserver, Removal, Unobserved
 from edgekv.cache.page_cache import PageCache
 from edgekv.cache.segments import Segment, SegmentTable
 from edgekv.cache.sequence import Sequence
@@ -22,15 +23,18 @@ from edgekv.cache.step import Step
 
 __all__ = [
     "Append",
+    "CacheObserver",
     "CacheSnapshot",
     "InvariantError",
     "PageAllocator",
     "PageCache",
     "PageCounts",
+    "Removal",
     "Segment",
     "SegmentTable",
     "Sequence",
     "SequenceState",
     "Step",
+    "Unobserved",
     "check",
 ]

@@ -47,6 +47,11 @@ class PageAllocator:
         return self.num_pages - self._top
 
     @property
+    def num_steps(self) -> int:
+        """Steps in flight."""
+        return len(self._steps)
+
+    @property
     def counts(self) -> PageCounts:
         return PageCounts(
             num_pages=self.num_pages,

@@ -15,6 +15,7 @@ import numpy as np
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
 from edgekv.cache.layout import Layout
+from edgekv.cache.observer import CacheObserver, Unobserved
 from edgekv.cache.pool import PoolState
 from edgekv.cache.sequence import Sequence
 from edgekv.cache.snapshot import CacheSnapshot, PageCounts
@@ -62,13 +63,32 @@ class PageCache:
         return self.allocator.counts
 
     @property
+    def max_pages(self) -> int:
+        """Most pages one sequence may hold."""
+        return self._pool.max_pages
+
+    @property
+    def max_positions(self) -> int | None:
+        return self._pool.max_positions
+
+    @property
+    def shiftable(self) -> bool:
+        return self._pool.shiftable
+
+    @property
     def sequences(self) -> tuple[Sequence, ...]:
         """The open sequences, in the order they were opened."""
         return tuple(self._pool.sequences.values())
 
+    def observe(self, observer: CacheObserver | None) -> None:
+        """Tell ``observer`` of every change from now on; None = nobody."""
+        self._pool.observer = observer or Unobserved()
+
     def open(self) -> Sequence:
         """An empty sequence. It holds its page-table row from now on, and no page yet."""
-        return Sequence(self._pool, Layout(self._pool.max_pages, self._pool.num_axes))
+        sequence = Sequence(self._pool, Layout(self._pool.max_pages, self._pool.num_axes))
+        self._pool.observer.opened(sequence, None)
+        return sequence
 
     def import_state(self, state: SequenceState) -> Sequence:
         """A sequence that continues what ``Sequence.export_state`` gave, in free pages of its own.
@@ -94,14 +114,16 @@ class PageCache:
                 f"need {state.num_pages} pages, a sequence holds at most {pool.max_pages}"
             )
         pages = self.allocator.allocate(state.num_pages)
-        return Sequence(pool, Layout.from_state(state, pages, pool.max_pages))
+        sequence = Sequence(pool, Layout.from_state(state, pages, pool.max_pages))
+        pool.observer.opened(sequence, None)
+        return sequence
 
     def begin_step(self, appends: Collection[Append]) -> Step:
         """Tables for one decoder step over pending appends of different sequences of this cache."""
         for append in appends:
             if self._pool.sequences.get(append.sequence.id) is not append.sequence:
                 raise CacheError("the append's sequence is not open in this cache")
-        return Step(self.allocator, appends, self.geometry.num_rope_axes)
+        return Step(self._pool, appends)
 
     def snapshot(self) -> CacheSnapshot:
         """The whole cache at one moment, read-only; ``check`` validates it."""

@@ -1,7 +1,7 @@
 """What the sequences of one pool share: the allocator, the limits, and the list of open ones.
 
 Owns: nothing of its own; it is how sequences reach what their ``PageCache`` owns.
-Guarantees: the limits never change. Does not know: what sequences do with it.
+Guarantees: nothing but the observer is ever replaced. Does not know: what sequences do with it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edgekv.cache.allocator import PageAllocator
+from edgekv.cache.observer import CacheObserver, Unobserved
 from edgekv.cache.summaries import FrameSummaries
 from edgekv.config import KVGeometry
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from edgekv.cache.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PoolState:
     """What the sequences of one pool share."""
 
@@ -31,6 +32,7 @@ class PoolState:
     shiftable: bool  # False: positions are absolute and segments cannot be dropped
     sequences: dict[int, Sequence] = field(default_factory=dict)  # open ones by id
     ids: Iterator[int] = field(default_factory=itertools.count)
+    observer: CacheObserver = field(default_factory=Unobserved)
 
     @property
     def num_axes(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Collection
+from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,6 +42,7 @@ class Tail(NamedTuple):
 
 
 _NO_TAIL = Tail(-1, 0, 0, copy=False)
+_NO_IDS = np.empty(0, dtype=np.int64)
 
 
 class Sequence:
@@ -142,7 +144,9 @@ class Sequence:
         limits = limits_for(indices, bidirectional)
         num_new = pool.geometry.pages_for(num_tokens - tail.num_tokens)
         self._check_room(num_new, absolute)
+        began = perf_counter_ns()
         taken = pool.allocator.allocate(num_new + tail.copy)
+        allocation_ns = perf_counter_ns() - began
         pages = taken[int(tail.copy) :]
         copy_page = int(taken[0]) if tail.copy else -1
         first_slot = (copy_page if tail.copy else tail.page) * pool.geometry.page_size + tail.valid
@@ -166,6 +170,7 @@ class Sequence:
             index=index,
             time_s=time_s,
         )
+        pool.observer.planned(self._pending, allocation_ns)
         return self._pending
 
     def commit(self, append: Append) -> None:
@@ -177,6 +182,7 @@ class Sequence:
             self._pool.allocator.release(replaced)
         append.state = "committed"
         self._pending = None
+        self._pool.observer.settled(append)
 
     def abort(self, append: Append) -> None:
         """Give the append's pages back."""
@@ -184,15 +190,20 @@ class Sequence:
         self._pool.allocator.release(append.taken)
         append.state = "aborted"
         self._pending = None
+        self._pool.observer.settled(append)
 
     def fork(self) -> Sequence:
         """A child with the same tokens, sharing every page. A pending append stays the parent's."""
         self._require_open()
         self._pool.allocator.retain(self.table.page_ids)
-        return Sequence(self._pool, self._layout.copy())
+        child = Sequence(self._pool, self._layout.copy())
+        self._pool.observer.opened(child, self)
+        return child
 
-    def drop(self, segment_ids: Iterable[int]) -> None:
+    def drop(self, segment_ids: Iterable[int], *, rule: str = "") -> None:
         """Forget whole segments; what stands behind them moves up, no key is touched.
+
+        ``rule`` says who chose them, for whoever observes the cache.
 
         Raises ValueError for unknown or repeated ids, CacheError for system segments and for
         sequences whose positions cannot be shifted.
@@ -206,6 +217,7 @@ class Sequence:
                 "this model's positions cannot be shifted, so no segment can be dropped"
             )
         self._pool.allocator.release(self._layout.drop(ids))
+        self._pool.observer.removed(self, "drop", ids, rule)
 
     def truncate(self, num_tokens: int) -> None:
         """Keep the first ``num_tokens`` tokens.
@@ -218,6 +230,7 @@ class Sequence:
             raise ValueError(f"cannot keep {num_tokens} of {self.num_tokens} tokens")
         if num_tokens < self.num_tokens:
             self._pool.allocator.release(self._layout.truncate(num_tokens))
+            self._pool.observer.removed(self, "truncate", _NO_IDS, "")
 
     def close(self) -> None:
         """Give every page back, a pending append's too. Closing twice is allowed."""
@@ -228,6 +241,7 @@ class Sequence:
         self._pool.allocator.release(self._layout.clear())
         self._closed = True
         del self._pool.sequences[self.id]
+        self._pool.observer.removed(self, "close", _NO_IDS, "")
 
     def export_state(self) -> SequenceState:
         """What it takes to continue in another pool, beside what the pages hold."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
+from edgekv.cache.pool import PoolState
 from edgekv.errors import CacheError
 from edgekv.types import StepTables
 
@@ -30,20 +30,19 @@ if TYPE_CHECKING:
 class Step:
     """A step in flight. In a ``with`` block it aborts unless it was committed."""
 
-    def __init__(
-        self, allocator: PageAllocator, appends: Collection[Append], num_rope_axes: int
-    ) -> None:
+    def __init__(self, pool: PoolState, appends: Collection[Append]) -> None:
         check_appends(appends)
         self.appends = tuple(appends)
-        self.tables = build_tables(appends, num_rope_axes)
+        self.tables = build_tables(appends, pool.geometry.num_rope_axes)
         # (C, 2) int32 pages (source, target) to copy before anything is written
         self.copies = np.concatenate([append.copies for append in appends])
         self.copies.flags.writeable = False
-        self._allocator = allocator
-        self._token = allocator.begin_step(map(Append.used_pages, appends))
+        self._pool = pool
+        self.token = pool.allocator.begin_step(map(Append.used_pages, appends))
         self._ended = False
         for append in appends:
             append.in_step = True
+        pool.observer.stepped(self)
 
     @property
     def ended(self) -> bool:
@@ -79,7 +78,8 @@ class Step:
         if self._ended:
             raise CacheError("the step has ended already")
         self._ended = True
-        self._allocator.end_step(self._token)
+        self._pool.allocator.end_step(self.token)
+        self._pool.observer.stepped(self)
 
 
 def check_appends(appends: Collection[Append]) -> None:

@@ -13,6 +13,7 @@ from edgekv.errors import EdgeKVError
 _COMMANDS = {
     "run": "ask questions about a video or a camera while it runs",
     "doctor": "what can run here, what cannot and why",
+    "trace": "what happened in the cache: the page map over time, and replay",
     "bench": "figures, each beside its baseline",
 }
 

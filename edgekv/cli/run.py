@@ -103,6 +103,20 @@ if TYPE_CHECKING:
     show_default=True,
 )
 @click.option(
+    "--trace",
+    "trace_path",
+    type=click.Path(path_type=Path),
+    help="Log every event of the cache to this file, for `edgekv trace`.",
+)
+@click.option(
+    "--trace-limit",
+    metavar="SIZE",
+    callback=size,
+    default="64MiB",
+    show_default=True,
+    help="Most bytes of the log on disk; the older half goes when it is full.",
+)
+@click.option(
     "--threads", type=click.IntRange(min=0), default=0, help="CPU threads. [default: one per core]"
 )
 def command(
@@ -122,6 +136,8 @@ def command(
     restore: bool,
     realtime: bool,
     output_format: str,
+    trace_path: Path | None,
+    trace_limit: int,
     threads: int,
 ) -> int:
     """Ask questions about SOURCE: a video file, /dev/video0, csi://0, rtsp://…, a folder of
@@ -145,6 +161,8 @@ def command(
             kv_budget=kv_budget,
             device=device,
             num_threads=threads,
+            trace=trace_path,
+            trace_limit=trace_limit,
         ) as loaded,
         edgekv.open_video(
             str(clip.path) if clip else str(source), fps=fps, realtime=realtime

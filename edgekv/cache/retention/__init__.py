@@ -9,7 +9,12 @@ Does not know: what frames show. A new rule is one file here, one line in ``_RUL
 
 from edgekv.cache.retention.novelty import Novelty
 from edgekv.cache.retention.room import Watermarks, make_room, offered
-from edgekv.cache.retention.rules import RetentionRule, retention_rule, retention_rules
+from edgekv.cache.retention.rules import (
+    RetentionRule,
+    retention_rule,
+    retention_rules,
+    rule_name,
+)
 from edgekv.cache.retention.uniform import Uniform
 from edgekv.cache.retention.window import Window
 
@@ -23,4 +28,5 @@ __all__ = [
     "offered",
     "retention_rule",
     "retention_rules",
+    "rule_name",
 ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekv.cache.retention.rules import rule_name
 from edgekv.cache.segments import SYSTEM_CODE, SegmentTable
 from edgekv.errors import ContextError, OutOfPagesError
 
@@ -79,5 +80,5 @@ def make_room(
         left = loose[~gone[loose]]
         gone[left[rule.choose(replace(table.take(left), num_pages=private[left]), missing)]] = True
     ids = table.ids[gone]
-    sequence.drop(ids)
+    sequence.drop(ids, rule=rule_name(rule))
     return ids

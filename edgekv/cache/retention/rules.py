@@ -52,3 +52,11 @@ def retention_rule(name: str) -> RetentionRule:
     if name not in _RULES:
         raise ValueError(f"retention rule must be one of {', '.join(_RULES)}, got {name!r}")
     return _RULES[name]()
+
+
+def rule_name(rule: RetentionRule) -> str:
+    """What ``retention_rule`` calls this rule; for a rule of the user's own, its class."""
+    for name, kind in _RULES.items():
+        if isinstance(kind, type) and type(rule) is kind:
+            return name
+    return type(rule).__name__

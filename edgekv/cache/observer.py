@@ -1,0 +1,64 @@
+"""Who is told what a cache does, after it was done.
+
+Owns: the protocol and the observer that nobody hears.
+Guarantees: calls come in the order of what happened, each when the cache is whole again; an
+    operation that was refused is not reported, since it changed nothing.
+Does not know: what observers do with it, files, clocks. An observer must not change the cache.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from edgekv.cache.append import Append
+    from edgekv.cache.sequence import Sequence
+    from edgekv.cache.step import Step
+
+Removal = Literal["drop", "truncate", "close"]
+
+
+class CacheObserver(Protocol):
+    """Told of every change; exists so that the cache can be logged without knowing of logs."""
+
+    def opened(self, sequence: Sequence, parent: Sequence | None) -> None:
+        """A sequence was opened, or forked from ``parent``. It may hold pages already."""
+        ...
+
+    def planned(self, append: Append, allocation_ns: int) -> None:
+        """An append has its pages; taking them took ``allocation_ns`` nanoseconds."""
+        ...
+
+    def stepped(self, step: Step) -> None:
+        """A step was begun or, ``step.ended``, has ended; what it decides is settled next."""
+        ...
+
+    def settled(self, append: Append) -> None:
+        """An append was committed or aborted: ``append.state``."""
+        ...
+
+    def removed(
+        self, sequence: Sequence, how: Removal, segment_ids: NDArray[np.int64], rule: str
+    ) -> None:
+        """Tokens left: ``segment_ids`` (k,) of a drop, chosen by ``rule``; the tokens behind
+        ``sequence.num_tokens`` of a truncation; or all, with the sequence."""
+        ...
+
+
+class Unobserved:
+    """Hears nothing: the observer of a cache that is not being logged."""
+
+    def opened(self, sequence: Sequence, parent: Sequence | None) -> None: ...
+
+    def planned(self, append: Append, allocation_ns: int) -> None: ...
+
+    def stepped(self, step: Step) -> None: ...
+
+    def settled(self, append: Append) -> None: ...
+
+    def removed(
+        self, sequence: Sequence, how: Removal, segment_ids: NDArray[np.int64], rule: str
+    ) -> None: ...

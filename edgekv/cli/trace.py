@@ -1,0 +1,63 @@
+"""``edgekv trace``: what happened in a cache, from its event log."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import click
+
+
+@click.command(name="trace")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Draw the page map: a .html file that needs nothing else, or a .png.",
+)
+@click.option(
+    "--replay", "again", is_flag=True, help="Run the log again and compare every decision."
+)
+def command(file: Path, output: Path | None, again: bool) -> int:
+    """Say what happened in FILE, a log that `edgekv run --trace FILE` wrote. Exit code 1 when a
+    replay comes out differently."""
+    from edgekv.trace import read_log
+
+    log = read_log(file)
+    if again and not _replayed(file):
+        return 1
+    if output is not None:
+        from edgekv.trace.draw import draw
+
+        words = draw(log, output)
+        click.echo(f"{output}: {words.story}")
+    elif not again:
+        from edgekv.trace.timeline import build_timeline
+        from edgekv.trace.view import make_view
+        from edgekv.trace.words import describe
+
+        words = describe(log, make_view(build_timeline(log)))
+        click.echo(textwrap.fill(words.story, 100))
+        for name, value in words.figures:
+            click.echo(f"  {name:<22}{value}")
+    if log.cut_short:
+        click.echo(f"edgekv trace: {file} ends early: {log.cut_short}; read up to there", err=True)
+    return 0
+
+
+def _replayed(file: Path) -> bool:
+    """Replay and say in one line how it ended."""
+    from edgekv.trace import read_log
+    from edgekv.trace.replay import replay
+
+    result = replay(read_log(file))
+    if result.difference is not None:
+        click.echo(f"{file}: the replay differs at {result.difference}", err=True)
+        return False
+    logged = f", {result.num_drops_as_logged} taken as logged" if result.num_drops_as_logged else ""
+    click.echo(
+        f"{file}: replayed the same: {result.num_events} events, {result.num_appends} appends, "
+        f"{result.num_drops} drops{logged}, {result.num_counts} counts"
+    )
+    return True

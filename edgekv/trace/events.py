@@ -1,0 +1,138 @@
+"""What a log says, one value per event. Times are microseconds since the log began.
+
+Owns: the events. Guarantees: plain values, NumPy-free, cheap to make by the million.
+Does not know: bytes, files, the cache.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from edgekv.types import SegmentKind
+
+# The format's own numbering, whatever order the cache lists them in: never reorder.
+KINDS: tuple[SegmentKind, ...] = ("system", "frame", "text", "answer")
+SYSTEM, FRAME, TEXT, ANSWER = range(4)
+
+
+class Opened(NamedTuple):
+    """A sequence was opened, or forked from ``parent``."""
+
+    at_us: int
+    sequence: int
+    parent: int  # -1 = none
+
+
+class Planned(NamedTuple):
+    """An append took its pages."""
+
+    at_us: int
+    sequence: int
+    kind: int  # index into KINDS
+    extend: bool
+    num_tokens: int
+    tail_tokens: int  # how many go into the page the sequence ended with
+    copies: bool  # the first page replaces that page
+    pages: tuple[int, ...]
+    frame: int  # frame number, -1 = none
+    time_s: float  # stream time, NaN = none
+    advance: tuple[int, ...]  # per position axis; empty = every token advances each by one
+    allocation_us: float
+
+
+class Settled(NamedTuple):
+    """The sequence's pending append was committed or aborted."""
+
+    at_us: int
+    sequence: int
+    committed: bool
+
+
+class StepBegun(NamedTuple):
+    """A step over the pending appends of ``sequences`` was begun."""
+
+    at_us: int
+    step: int
+    sequences: tuple[int, ...]
+
+
+class StepEnded(NamedTuple):
+    """The device no longer touches the step's pages."""
+
+    at_us: int
+    step: int
+
+
+class Dropped(NamedTuple):
+    """Segments left."""
+
+    at_us: int
+    sequence: int
+    rule: str  # who chose them, "" = the caller
+    segments: tuple[int, ...]  # ids
+
+
+class Truncated(NamedTuple):
+    """The sequence kept its first tokens."""
+
+    at_us: int
+    sequence: int
+    num_tokens: int
+    num_pages: int
+
+
+class Closed(NamedTuple):
+    """The sequence gave everything back."""
+
+    at_us: int
+    sequence: int
+
+
+class Counted(NamedTuple):
+    """Pages by state, as the cache counted them."""
+
+    at_us: int
+    free: int
+    live: int
+    cached: int
+    in_flight: int
+    peak: int
+
+
+class HeldSegment(NamedTuple):
+    """A segment that was there before the log."""
+
+    id: int
+    kind: int
+    num_tokens: int
+    frame: int  # frame number, -1 = none
+    time_s: float
+    pages: tuple[int, ...]
+    valid: tuple[int, ...]  # tokens in each page
+
+
+Origin = Literal["carried", "restored"]
+
+
+class Held(NamedTuple):
+    """What a sequence held when the log, or this part of it, began, or when it was restored."""
+
+    at_us: int
+    sequence: int
+    origin: Origin
+    next_segment: int  # id that its next segment gets
+    segments: tuple[HeldSegment, ...]
+
+
+Event = (
+    Opened
+    | Planned
+    | Settled
+    | StepBegun
+    | StepEnded
+    | Dropped
+    | Truncated
+    | Closed
+    | Counted
+    | Held
+)

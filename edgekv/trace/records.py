@@ -1,0 +1,205 @@
+"""Records: an event as bytes and back, without the frame around it.
+
+Owns: the layout of each record of docs/trace_format.md. Guarantees: ``unpack`` of what ``pack``
+gave is the same event; anything else gives an event or ValueError. Does not know: files, the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgekv.trace.codec import Fields, put, put_float, put_ids, put_signed, put_text
+from edgekv.trace.events import (
+    KINDS,
+    Closed,
+    Counted,
+    Dropped,
+    Event,
+    Held,
+    HeldSegment,
+    Opened,
+    Origin,
+    Planned,
+    Settled,
+    StepBegun,
+    StepEnded,
+    Truncated,
+)
+
+NAME, OPEN, FORK, PLAN, COMMIT, ABORT, BEGIN, END, WRITE, DROP, CUT, CLOSE, COUNT, HELD = range(
+    1, 15
+)
+_EXTEND, _INDEX, _TIME, _ADVANCE, _COPY = 4, 8, 16, 32, 64  # flags beside the kind, in bits 0 and 1
+_TENTH_NS = 100
+
+
+class RecordWriter:
+    """Makes records. Times are written as what has passed since the record before."""
+
+    def __init__(self, start_us: int) -> None:
+        self._last_us = start_us
+        self._names: dict[str, int] = {}
+
+    def head(self, tag: int, at_us: int, *numbers: int) -> bytearray:
+        """A record with only numbers after its tag and time, or the start of one with more."""
+        out = bytearray((tag,))
+        put(out, max(at_us - self._last_us, 0))
+        self._last_us = max(at_us, self._last_us)
+        for number in numbers:
+            put(out, number)
+        return out
+
+    def name(self, text: str, at_us: int) -> tuple[int, bytearray | None]:
+        """The number of a name in this part, and the record that says so if it is new."""
+        if text in self._names:
+            return self._names[text], None
+        self._names[text] = len(self._names)
+        out = self.head(NAME, at_us)
+        put_text(out, text)
+        return self._names[text], out
+
+    def plan(self, event: Planned, *, written_after_us: int | None = None) -> bytearray:
+        """An append; with ``written_after_us``, one committed so much later, nothing between."""
+        written = written_after_us is not None
+        has_index, has_time = event.frame >= 0, event.time_s == event.time_s
+        flags = event.kind | _EXTEND * event.extend | _INDEX * has_index | _TIME * has_time
+        flags |= _ADVANCE * bool(event.advance) | _COPY * event.copies
+        out = self.head(
+            WRITE if written else PLAN, event.at_us, event.sequence, flags, event.num_tokens
+        )
+        if event.extend:
+            put(out, event.tail_tokens)
+        put_ids(out, event.pages)
+        if has_index:
+            put(out, event.frame)
+        if has_time:
+            put_float(out, event.time_s)
+        if event.advance:
+            put(out, len(event.advance))
+            for number in event.advance:
+                put(out, number)
+        put(out, round(event.allocation_us * 1000) // _TENTH_NS)
+        if written_after_us is not None:
+            put(out, max(written_after_us, 0))
+            self._last_us += max(written_after_us, 0)
+        return out
+
+    def drop(self, event: Dropped, name: int) -> bytearray:
+        out = self.head(DROP, event.at_us, event.sequence, name)
+        put_ids(out, event.segments)
+        return out
+
+    def begin(self, event: StepBegun) -> bytearray:
+        out = self.head(BEGIN, event.at_us, event.step)
+        put_ids(out, event.sequences)
+        return out
+
+    def held(self, event: Held) -> bytearray:
+        out = self.head(
+            HELD,
+            event.at_us,
+            event.sequence,
+            event.origin == "restored",
+            event.next_segment,
+            len(event.segments),
+        )
+        for segment in event.segments:
+            put(out, segment.id)
+            put(out, segment.kind)
+            put(out, segment.num_tokens)
+            put_signed(out, segment.frame)
+            put_float(out, segment.time_s)
+            put_ids(out, segment.pages)
+            for number in segment.valid:
+                put(out, number)
+        return out
+
+
+class RecordReader:
+    """Reads the records of one part, in order."""
+
+    def __init__(self, start_us: int) -> None:
+        self._now_us = start_us
+        self._names: list[str] = []
+
+    def unpack(self, record: bytes) -> Iterator[Event]:
+        """The events that a record stands for: none, one or two. ValueError for nonsense."""
+        fields = Fields(record)
+        tag = fields.number()
+        self._now_us += fields.number()
+        if tag == NAME:
+            self._names.append(fields.text())
+        elif tag in (PLAN, WRITE):
+            event = self._plan(fields)
+            yield event
+            if tag == WRITE:
+                self._now_us += fields.number()
+                yield Settled(self._now_us, event.sequence, committed=True)
+        else:
+            yield self._other(tag, fields)
+        if fields.at != len(record):
+            raise ValueError(f"a record of kind {tag} is longer than it should be")
+
+    def _other(self, tag: int, fields: Fields) -> Event:
+        now, number = self._now_us, fields.number
+        if tag == OPEN:
+            return Opened(now, number(), -1)
+        if tag == FORK:
+            return Opened(now, number(), number())
+        if tag in (COMMIT, ABORT):
+            return Settled(now, number(), tag == COMMIT)
+        if tag == BEGIN:
+            return StepBegun(now, number(), fields.ids())
+        if tag == END:
+            return StepEnded(now, number())
+        if tag == DROP:
+            return self._drop(fields)
+        if tag == CUT:
+            return Truncated(now, *fields.numbers(3))
+        if tag == CLOSE:
+            return Closed(now, number())
+        if tag == COUNT:
+            return Counted(now, *fields.numbers(5))
+        if tag == HELD:
+            return self._held(fields)
+        raise ValueError(f"a record is of kind {tag}, which this format does not have")
+
+    def _plan(self, fields: Fields) -> Planned:
+        number = fields.number
+        sequence, flags, num_tokens = number(), number(), number()
+        tail_tokens = number() if flags & _EXTEND else 0
+        pages = fields.ids()
+        return Planned(
+            self._now_us,
+            sequence,
+            flags & 3,
+            bool(flags & _EXTEND),
+            num_tokens,
+            tail_tokens,
+            bool(flags & _COPY),
+            pages,
+            number() if flags & _INDEX else -1,
+            fields.float() if flags & _TIME else float("nan"),
+            fields.numbers(min(number(), 4)) if flags & _ADVANCE else (),
+            number() / (1000 / _TENTH_NS),
+        )
+
+    def _drop(self, fields: Fields) -> Dropped:
+        sequence, name = fields.number(), fields.number()
+        if name >= len(self._names):
+            raise ValueError(f"a record uses name {name}, which was not given")
+        return Dropped(self._now_us, sequence, self._names[name], fields.ids())
+
+    def _held(self, fields: Fields) -> Held:
+        number = fields.number
+        sequence, restored, next_segment, count = fields.numbers(4)
+        segments = []
+        for _ in range(count):
+            ident, kind, num_tokens = fields.numbers(3)
+            if kind >= len(KINDS):
+                raise ValueError(f"a segment is of kind {kind}, which this format does not have")
+            index, time_s, pages = fields.signed(), fields.float(), fields.ids()
+            valid = tuple([number() for _ in pages])
+            segments.append(HeldSegment(ident, kind, num_tokens, index, time_s, pages, valid))
+        origin: Origin = "restored" if restored else "carried"
+        return Held(self._now_us, sequence, origin, next_segment, tuple(segments))

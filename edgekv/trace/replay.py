@@ -1,0 +1,187 @@
+"""Runs a log through a fresh cache and compares every decision with what the log says.
+
+Guarantees: what is compared are the pages each append takes and replaces, what is left by each
+    drop and truncation, which segments the ``window`` rule chooses, and the counts; the first
+    difference ends the replay and is told in one line.
+Does not know: pools. Rules that read keys cannot decide again; their drops are taken as logged and
+    counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgekv.cache import PageCache, Sequence
+from edgekv.cache.retention import Window
+from edgekv.cache.segments import SYSTEM_CODE
+from edgekv.errors import EdgeKVError, TraceError
+from edgekv.trace.events import (
+    KINDS,
+    Closed,
+    Counted,
+    Dropped,
+    Event,
+    Held,
+    Opened,
+    Planned,
+    Settled,
+    StepBegun,
+    StepEnded,
+    Truncated,
+)
+from edgekv.trace.reader import TraceLog
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """How a replay ended."""
+
+    num_events: int
+    num_appends: int
+    num_drops: int
+    num_drops_as_logged: int  # by rules that cannot decide again from the log alone
+    num_counts: int
+    difference: str | None  # None = everything came out the same
+
+
+class _Difference(Exception):  # noqa: N818 - a finding, not a fault
+    pass
+
+
+def replay(log: TraceLog) -> ReplayResult:
+    """Replay a whole log. Raises TraceError for a damaged one, or one without its beginning."""
+    if not log.from_start:
+        raise TraceError(
+            f"{log.path}: a replay needs the log from its start, "
+            f"but parts before part {log.header.part} are gone"
+        )
+    again = _Replay(log)
+    num_events, difference = 0, None
+    for event in log.events():
+        try:
+            again.play(event)
+        except _Difference as error:
+            difference = f"event {num_events} at {event.at_us / 1e6:.6f} s: {error}"
+            break
+        except TraceError:
+            raise
+        except (EdgeKVError, ValueError, KeyError) as error:
+            what = f"no sequence {error}" if isinstance(error, KeyError) else str(error)
+            name = type(event).__name__.lower()
+            difference = f"event {num_events} at {event.at_us / 1e6:.6f} s: {name}: {what}"
+            break
+        num_events += 1
+    return ReplayResult(
+        num_events,
+        again.num_appends,
+        again.num_drops,
+        again.num_drops_as_logged,
+        again.num_counts,
+        difference,
+    )
+
+
+class _Replay:
+    def __init__(self, log: TraceLog) -> None:
+        header = log.header
+        self._cache = PageCache(
+            header.geometry,
+            header.num_pages,
+            max_pages=header.max_pages,
+            max_positions=header.max_positions,
+            shiftable=header.shiftable,
+        )
+        self._path = log.path
+        self._axes = max(header.geometry.num_rope_axes, 1)
+        self._sequences: dict[int, Sequence] = {}
+        self._steps: dict[int, int] = {}  # the log's token: ours
+        self.num_appends = self.num_drops = self.num_drops_as_logged = self.num_counts = 0
+
+    def play(self, event: Event) -> None:
+        """Do what the event says. Raises _Difference, or what the cache raises."""
+        if isinstance(event, Planned):
+            self._plan(event)
+        elif isinstance(event, Settled):
+            sequence = self._sequences[event.sequence]
+            if (append := sequence.pending) is None:
+                raise _Difference(f"sequence {event.sequence} has nothing to settle")
+            if event.committed:
+                sequence.commit(append)
+            else:
+                sequence.abort(append)
+        elif isinstance(event, Opened):
+            parent = self._sequences[event.parent] if event.parent >= 0 else None
+            opened = self._cache.open() if parent is None else parent.fork()
+            self._sequences[event.sequence] = opened
+        elif isinstance(event, Dropped):
+            self._drop(event)
+        elif isinstance(event, Truncated):
+            sequence = self._sequences[event.sequence]
+            sequence.truncate(event.num_tokens)
+            _same("pages left", event.num_pages, sequence.num_pages)
+        elif isinstance(event, Closed):
+            self._sequences.pop(event.sequence).close()
+        elif isinstance(event, Counted):
+            self._count(event)
+        else:
+            self._rare(event)
+
+    def _plan(self, event: Planned) -> None:
+        sequence = self._sequences[event.sequence]
+        positions = np.zeros((self._axes, event.num_tokens), np.int64) if event.advance else None
+        append = sequence.append(
+            KINDS[event.kind],
+            event.num_tokens,
+            extend=event.extend,
+            positions=positions,
+            advance=event.advance or None,
+            index=event.frame,
+            time_s=event.time_s,
+        )
+        self.num_appends += 1
+        _same("pages taken", event.pages, tuple(append.taken.tolist()))
+        _same("tokens in the last page", event.tail_tokens, append.tail_tokens)
+        _same("copy of the last page", event.copies, append.copy_page >= 0)
+
+    def _drop(self, event: Dropped) -> None:
+        sequence = self._sequences[event.sequence]
+        self.num_drops += 1
+        if event.rule == "window":
+            table = sequence.segment_table()
+            loose = table.take(table.kinds != SYSTEM_CODE)
+            gone = np.isin(loose.ids, event.segments)
+            chosen = Window().choose(loose, int(loose.num_pages[gone].sum()))
+            _same("segments dropped", event.segments, tuple(loose.ids[chosen].tolist()))
+        else:
+            self.num_drops_as_logged += 1
+        sequence.drop(event.segments, rule=event.rule)
+
+    def _count(self, event: Counted) -> None:
+        counts = self._cache.counts
+        now = (counts.free, counts.live, counts.cached, counts.in_flight, counts.peak)
+        self.num_counts += 1
+        _same("free, live, cached, in-flight pages and peak", event[1:], now)
+
+    def _rare(self, event: Event) -> None:
+        if isinstance(event, StepBegun):
+            appends = [self._sequences[number].pending for number in event.sequences]
+            rows = [append.used_pages() for append in appends if append is not None]
+            self._steps[event.step] = self._cache.allocator.begin_step(rows)
+        elif isinstance(event, StepEnded):
+            if event.step not in self._steps:
+                raise _Difference(f"step {event.step} was never begun")
+            self._cache.allocator.end_step(self._steps.pop(event.step))
+        elif isinstance(event, Held) and event.segments:
+            raise TraceError(
+                f"{self._path}: sequence {event.sequence} held pages before the log began; "
+                "only a log of everything can be replayed"
+            )
+        elif isinstance(event, Held):
+            self._sequences[event.sequence] = self._cache.open()
+
+
+def _same(what: str, logged: object, now: object) -> None:
+    if logged != now:
+        raise _Difference(f"{what}: the log says {logged}, the replay {now}")

@@ -1,0 +1,95 @@
+"""A replay decides as the cache did, and says what differs when it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgekv.cache import PageAllocator
+from edgekv.cache.retention import Window
+from edgekv.cache.segments import SegmentTable
+from edgekv.errors import TraceError
+from edgekv.trace import TraceWriter, read_log
+from edgekv.trace.replay import replay
+from edgekv.trace.timeline import build_timeline
+from tests.cache.driver import play
+from tests.cache.test_machine import WORLDS
+from tests.cache.world import World
+from tests.trace.streams import make_cache, stream, write_log
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_random_operations_replay_to_the_same_decisions(tmp_path: Path, name: str) -> None:
+    world = World(**WORLDS[name])
+    log = TraceWriter(world.cache, tmp_path / "t")
+    play(world, 11, 300)
+    log.close()
+    result = replay(read_log(tmp_path / "t"))
+    assert result.difference is None
+    assert min(result.num_appends, result.num_drops, result.num_counts) > 0
+    timeline = build_timeline(read_log(tmp_path / "t"))
+    assert timeline.free[-1] == timeline.num_pages
+    assert timeline.tokens[-1] == 0
+    assert timeline.in_flight[-1] == 0
+    assert min(timeline.spans.to_us) >= 0
+    assert timeline.peak == world.cache.counts.peak
+
+
+def test_a_stream_with_questions_replays(tmp_path: Path) -> None:
+    result = replay(read_log(write_log(tmp_path / "t")))
+    assert result.difference is None
+    assert result.num_appends == 1 + 100 + 10 * 13
+    assert result.num_drops > 10
+    assert result.num_drops_as_logged == 0
+
+
+def test_an_allocator_that_hands_out_other_pages_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_log(tmp_path / "t")
+    real = PageAllocator.allocate
+    monkeypatch.setattr(PageAllocator, "allocate", lambda self, n: real(self, n)[::-1])
+    result = replay(read_log(tmp_path / "t"))
+    assert "pages taken: the log says (0, 1, 2), the replay (2, 1, 0)" in str(result.difference)
+
+
+def test_a_rule_that_chooses_otherwise_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_log(tmp_path / "t")
+
+    def choose(_: Window, segments: SegmentTable, num_pages: int) -> list[int]:
+        del num_pages
+        return [len(segments) - 1]
+
+    monkeypatch.setattr(Window, "choose", choose)
+    assert "segments dropped: the log says" in str(replay(read_log(tmp_path / "t")).difference)
+
+
+def test_a_page_that_leaks_is_found_by_the_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_log(tmp_path / "t", 15, ask_every=0)
+    real = PageAllocator.counts.fget
+    assert real is not None
+    leaked = lambda self: type(real(self))(128, 0, 128, 0, 0, 128)  # noqa: E731
+    monkeypatch.setattr(PageAllocator, "counts", property(leaked))
+    assert "free, live, cached" in str(replay(read_log(tmp_path / "t")).difference)
+
+
+def test_a_log_without_its_beginning_is_drawn_but_not_replayed(tmp_path: Path) -> None:
+    cache = make_cache()
+    stream(cache, 30)
+    log = TraceWriter(cache, tmp_path / "t")
+    for sequence in cache.sequences:
+        with sequence.fork() as fork:
+            fork.append("text", 5).abort()
+        sequence.close()
+    log.close()
+    with pytest.raises(TraceError, match="held pages before the log began"):
+        replay(read_log(tmp_path / "t"))
+    timeline = build_timeline(read_log(tmp_path / "t"))
+    assert timeline.most_frames == 20
+    assert timeline.free[-1] == timeline.num_pages
+    assert timeline.tokens[-1] == 0

@@ -1,0 +1,51 @@
+"""A model logs what its sessions do, and can be told to at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import edgekv
+from edgekv.trace import read_log
+from edgekv.trace.replay import replay
+from edgekv.trace.timeline import build_timeline
+
+Picture = Callable[[int], NDArray[np.uint8]]
+
+
+def test_a_model_logs_its_sessions(bundle_path: Path, picture: Picture, tmp_path: Path) -> None:
+    path, later = tmp_path / "t", tmp_path / "later"
+    with edgekv.load(bundle_path, kv_budget="1MiB", num_threads=1, trace=path) as model:
+        with model.session(instructions="You watch.") as session:
+            for k in range(40):
+                session.push(picture(k), k / 4)
+            session.ask("What do you see?", edgekv.SamplingOptions(max_new_tokens=3))
+            with pytest.raises(ValueError, match="backwards"):
+                session.push(picture(0), 0.0)
+            stats = session.stats()
+            model.trace(later)
+            session.push(picture(40), 10.0)
+        assert model.trace_problem is None
+    result = replay(read_log(path))
+    assert result.difference is None
+    timeline = build_timeline(read_log(path))
+    assert list(timeline.frames_s) == [k / 4 for k in range(40)]
+    assert sum(drop.num_frames for drop in timeline.drops) == stats.num_evicted_frames > 0
+    assert {drop.rule for drop in timeline.drops} == {"window"}
+    assert sum(life.is_question for life in timeline.sequences.values()) == 1
+    assert timeline.peak == stats.pages_peak
+    assert timeline.free[-1] == stats.pages_free
+    begun_later = build_timeline(read_log(later))
+    assert list(begun_later.frames_s) == [10.0]
+    assert begun_later.free[-1] == stats.num_pages, "the session was closed and gave all back"
+
+
+def test_a_trace_that_cannot_be_written_is_refused_at_load(
+    bundle_path: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(edgekv.TraceError, match="cannot write the trace"):
+        edgekv.load(bundle_path, kv_budget="1MiB", trace=tmp_path / "no" / "t")
