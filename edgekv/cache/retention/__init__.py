@@ -7,7 +7,7 @@ Does not know: what frames show. A new rule is one file here, one line in ``_RUL
     the shared test list.
 """
 
-from edgekv.cache.retention.room import Watermarks, make_room
+from edgekv.cache.retention.room import Watermarks, choose_room, make_room
 from edgekv.cache.retention.rules import RetentionRule, retention_rule, retention_rules
 from edgekv.cache.retention.window import Window
 
@@ -15,6 +15,7 @@ __all__ = [
     "RetentionRule",
     "Watermarks",
     "Window",
+    "choose_room",
     "make_room",
     "retention_rule",
     "retention_rules",

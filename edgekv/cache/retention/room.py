@@ -46,7 +46,16 @@ class Watermarks:
 def make_room(
     sequence: Sequence, num_pages: int, *, rule: RetentionRule, marks: Watermarks, num_free: int
 ) -> NDArray[np.int64]:
-    """Drop what ``rule`` chooses until ``num_pages`` more pages fit: (k,) ids of dropped segments.
+    """Drop what ``choose_room`` chooses: (k,) ids of dropped segments."""
+    ids = choose_room(sequence, num_pages, rule=rule, marks=marks, num_free=num_free)
+    sequence.drop(ids)
+    return ids
+
+
+def choose_room(
+    sequence: Sequence, num_pages: int, *, rule: RetentionRule, marks: Watermarks, num_free: int
+) -> NDArray[np.int64]:
+    """What ``rule`` would drop until ``num_pages`` more pages fit: (k,) ids. Changes nothing.
 
     They must fit under the high mark (ContextError if they cannot), and into the pool, which has
     ``num_free`` free pages (OutOfPagesError). Dropping to the low mark is tried, never required.
@@ -72,6 +81,4 @@ def make_room(
     if missing > 0:
         left = loose[~gone[loose]]
         gone[left[rule.choose(replace(table.take(left), num_pages=private[left]), missing)]] = True
-    ids = table.ids[gone]
-    sequence.drop(ids)
-    return ids
+    return table.ids[gone]
