@@ -27,6 +27,8 @@ _SIZE_UNITS = {
     "mib": 2**20,
     "gib": 2**30,
 }
+_MAX_BYTES = 2**63 - 1
+_MIN_S = 1e-6
 _TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -143,16 +145,16 @@ class Rotation:
 def parse_bytes(text: str | int) -> int:
     """``"64MiB"``, ``"1.5GB"`` or a plain number of bytes -> bytes. Raises ValueError."""
     if isinstance(text, int):
-        value, unit = float(text), ""
+        value, unit = float(min(text, _MAX_BYTES)), ""
     else:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
         if match is None or match[2].lower() not in _SIZE_UNITS:
             raise ValueError(f"size must look like 64MiB, 1.5GB or 4096, got {text!r}")
         value, unit = float(match[1]), match[2].lower()
-    size = int(value * _SIZE_UNITS[unit])
-    if size < 1:
-        raise ValueError(f"size must be positive, got {text!r}")
-    return size
+    size = value * _SIZE_UNITS[unit]
+    if not 1 <= size < float("inf"):
+        raise ValueError(f"size must be positive and finite, got {text!r}")
+    return int(size)
 
 
 def parse_seconds(text: str | float) -> float:
@@ -165,8 +167,8 @@ def parse_seconds(text: str | float) -> float:
             raise ValueError(f"duration must look like 2s, 500ms or 10m, got {text!r}")
         value, unit = float(match[1]), match[2].lower()
     seconds = value * _TIME_UNITS[unit]
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"duration must be positive, got {text!r}")
+    if not _MIN_S <= seconds < float("inf"):
+        raise ValueError(f"duration must be positive, at least {_MIN_S:g} s, got {text!r}")
     return seconds
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator
 from collections.abc import Sequence as Seq
 
@@ -26,6 +27,29 @@ from edgekv.types import Answer, FinishReason, SegmentKind
 EmbedTokens = Callable[[Seq[int]], NDArray[np.float32]]  # (n,) ids -> (n, hidden)
 
 
+class PoolLock:
+    """The lock of one pool, re-entrant; whoever enters first closes what was abandoned.
+
+    Python may collect a forgotten session or answer in the middle of any statement, also of one
+    that changes the pool: a finalizer only leaves its sequence here.
+    """
+
+    def __init__(self) -> None:
+        self.abandoned: deque[Sequence] = deque()
+        self._lock = threading.RLock()
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._depth += 1
+        while self._depth == 1 and self.abandoned:
+            self.abandoned.popleft().close()
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        self._lock.release()
+
+
 class Runner:
     """A decoder and the cache whose pages its pools hold."""
 
@@ -33,7 +57,7 @@ class Runner:
         self, decoder: DecoderExecutor, cache: PageCache, *, max_step_tokens: int = 256
     ) -> None:
         self.cache = cache
-        self.lock = threading.RLock()
+        self.lock = PoolLock()
         self._decoder = decoder
         page_size = cache.geometry.page_size
         self._chunk = max(max_step_tokens // page_size, 1) * page_size
@@ -59,6 +83,8 @@ class Runner:
                     )
                     logits = self._step(append, chunk)
             except BaseException:
+                if sequence.pending is not None:
+                    sequence.pending.abort()
                 if sequence.num_tokens > num_before:
                     sequence.truncate(num_before)
                 raise
@@ -104,10 +130,15 @@ class Runner:
                     contents = self._decoder.read_pages(pages, layer)
                     summaries.put(pages, contents[0, 1], int(segments.num_tokens[place]))
 
+    def abandon(self, sequence: Sequence) -> None:
+        """Give a sequence's pages back at the next use of the pool. For finalizers: never waits."""
+        self.lock.abandoned.append(sequence)
+
     def close(self, sequence: Sequence) -> None:
-        """Give a sequence's pages back."""
+        """Give a sequence's pages back, at once unless this thread is amid a use of the pool."""
+        self.abandon(sequence)
         with self.lock:
-            sequence.close()
+            pass
 
     def shut_down(self) -> None:
         """Give pools and graph back."""
@@ -127,12 +158,12 @@ def draw_answer(
 ) -> Generator[str, None, Answer]:
     """Ask on a fork: yields pieces of text, returns the whole answer. Always closes the fork."""
     began = time.perf_counter()
-    sampler, text = Sampler(options), TextStream(tokenizer, options.stop)
     pieces: list[str] = []
     ids: list[int] = []
     reason: FinishReason = "length"
     decode_s = 0.0
     try:
+        sampler, text = Sampler(options), TextStream(tokenizer, options.stop)
         logits = runner.feed(fork, "text", embed(prompt_ids))
         ttft_s = time.perf_counter() - began
         while True:

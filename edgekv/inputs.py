@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from edgekv.bundle import Bundle
 from edgekv.config import KVGeometry
-from edgekv.errors import ContextError, ExecutorError
+from edgekv.errors import BundleError, ContextError, ExecutorError
 from edgekv.executors import VisionExecutor
 from edgekv.media.preprocess import Preprocessor
 from edgekv.names import OP_VERSION
@@ -29,7 +29,7 @@ class InputEncoder:
         self._bundle = bundle
         self._vision = vision
         self._lock = threading.Lock()
-        self.tokenizer: Tokenizer = Tokenizer.from_file(str(bundle.tokenizer_path))
+        self.tokenizer = _load_tokenizer(bundle)
         self._prompts = bundle.prompts()
         self._preprocess = None if bundle.image is None else Preprocessor(bundle.image)
         self._before = self.embed(self._ids(self._prompts.frame_prefix))
@@ -50,7 +50,8 @@ class InputEncoder:
         return self._ids(self._prompts.question(prompt, frames=frames))
 
     def text_ids(self, text: str) -> list[int]:
-        """Tokens of plain text inside the user's turn."""
+        """Tokens of plain text inside the user's turn. Raises ValueError as ``question_ids``."""
+        self._prompts.check_text(text, "text to say")
         return self._ids(text)
 
     def embed(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
@@ -79,6 +80,14 @@ class InputEncoder:
         return ModelIdentity(name, sha256, OP_VERSION, geometry)
 
     def close(self) -> None:
-        """Give the vision graph back."""
+        """Give the vision graph back, once no frame is being encoded."""
         if self._vision is not None:
-            self._vision.close()
+            with self._lock:
+                self._vision.close()
+
+
+def _load_tokenizer(bundle: Bundle) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(bundle.tokenizer_path))
+    except Exception as error:  # the library raises nothing narrower
+        raise BundleError(f"{bundle.tokenizer_path.name}: not a tokenizer ({error})") from None

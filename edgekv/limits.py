@@ -1,8 +1,9 @@
 """How much a context may hold, and making what comes next fit in it.
 
 Owns: the arithmetic between the model's window, the pool, the pinned start, frames and the room
-kept for a question. Guarantees: a live context never takes the room of a question; making room
-ends, with the room made or an error that says what is missing. Does not know what is in a frame.
+kept for a question. Guarantees: a live context leaves the room of a question free, but for what
+others hold of it; making room ends, with the room made or an error that says what is missing. Does
+not know what is in a frame.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgekv.cache import PageCache, Sequence
 from edgekv.cache.retention import (
     RetentionRule,
     Watermarks,
-    make_room,
+    choose_room,
     offered,
     rule_name,
 )
 from edgekv.cache.segments import FRAME_CODE, SYSTEM_CODE
 from edgekv.config import KVGeometry, format_bytes
-from edgekv.errors import BudgetError, ContextError
+from edgekv.errors import BudgetError, ContextError, OutOfPagesError
 
 _EVICTION_SHARE = 8  # when the window is full, one eighth of its frames leave at once
 _DEFAULT_RESERVE_TOKENS = 128
@@ -101,15 +103,26 @@ def _reserve_pages(geometry: KVGeometry, reserve_tokens: int) -> int:
     return geometry.pages_for(reserve_tokens) + 1
 
 
-def fit_append(sequence: Sequence, rule: RetentionRule, limits: Limits, num_tokens: int) -> None:
-    """Let segments go until ``num_tokens`` more fit beside the room kept for a question."""
-    make_room(
-        sequence,
-        limits.cache.geometry.pages_for(num_tokens),
-        rule=rule,
-        marks=limits.marks,
-        num_free=max(limits.cache.counts.free - limits.reserve_pages, 0),
-    )
+def segments_to_drop(
+    sequence: Sequence, rule: RetentionRule, limits: Limits, num_tokens: int
+) -> NDArray[np.int64]:
+    """Which segments must go for ``num_tokens`` more: (k,) ids.
+
+    Raises ContextError or OutOfPagesError when no choice of segments would do.
+    """
+    num_pages, free = limits.cache.geometry.pages_for(num_tokens), limits.cache.counts.free
+    try:
+        return choose_room(
+            sequence,
+            num_pages,
+            rule=rule,
+            marks=limits.marks,
+            num_free=max(free - limits.reserve_pages, 0),
+        )
+    except OutOfPagesError:
+        # Answers being drawn hold the room that was kept for them, and pages of the live context
+        # with it: the stream goes on beside them.
+        return choose_room(sequence, num_pages, rule=rule, marks=limits.marks, num_free=free)
 
 
 def fit_question(

@@ -15,7 +15,15 @@ from edgekv.cache import PageCache
 from edgekv.cache.retention import retention_rule
 from edgekv.config import KVDtype, format_bytes, parse_bytes
 from edgekv.errors import BudgetError
-from edgekv.executors import Device, choose_device, create_decoder, create_vision
+from edgekv.executors import (
+    Device,
+    VisionExecutor,
+    choose_device,
+    create_decoder,
+    create_vision,
+    decoder_signature,
+    vision_signature,
+)
 from edgekv.generate import Runner
 from edgekv.inputs import InputEncoder
 from edgekv.memory import available_bytes
@@ -93,10 +101,11 @@ def load(
         geometry,
         num_pages=need.num_pages,
         num_threads=num_threads,
+        signature=decoder_signature(
+            geometry, hidden_size=manifest.hidden_size, vocab_size=manifest.vocab_size
+        ),
     )
-    vision = None
-    if bundle.vision_path is not None:
-        vision = create_vision(chosen, bundle.vision_path, num_threads=num_threads)
+    vision = _load_vision(bundle, chosen, num_threads)
     model = Model(bundle, chosen, Runner(decoder, cache), InputEncoder(bundle, vision))
     if trace is not None:
         try:
@@ -105,6 +114,18 @@ def load(
             model.close()
             raise
     return model
+
+
+def _load_vision(bundle: Bundle, device: Device, num_threads: int) -> VisionExecutor | None:
+    if bundle.vision_path is None or bundle.image is None:
+        return None
+    signature = vision_signature(
+        height=bundle.image.height,
+        width=bundle.image.width,
+        tokens_per_image=bundle.tokens_per_image,
+        hidden_size=bundle.manifest.hidden_size,
+    )
+    return create_vision(device, bundle.vision_path, num_threads=num_threads, signature=signature)
 
 
 def _check_memory(bundle: Bundle, need: Estimate) -> None:

@@ -6,6 +6,7 @@ Owns: the sampling options a user may set and their checks. Does not know text o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +23,19 @@ class SamplingOptions:
     stop: tuple[str, ...] = ()  # the answer ends before any of these strings
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
-        if not (np.isfinite(self.temperature) and self.temperature >= 0):
-            raise ValueError(f"temperature must be 0 or more, got {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
-        if isinstance(self.stop, str) or not all(self.stop):
+        if not isinstance(self.max_new_tokens, Integral) or self.max_new_tokens < 1:
+            raise ValueError(
+                f"max_new_tokens must be a whole number from 1, got {self.max_new_tokens!r}"
+            )
+        if not isinstance(self.temperature, Real) or not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature must be 0 or more, got {self.temperature!r}")
+        if not isinstance(self.top_p, Real) or not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p!r}")
+        if self.seed is not None and (not isinstance(self.seed, Integral) or self.seed < 0):
+            raise ValueError(f"seed must be a whole number from 0 or None, got {self.seed!r}")
+        if not isinstance(self.stop, tuple | list) or not all(
+            isinstance(text, str) and text for text in self.stop
+        ):
             raise ValueError(
                 f"stop must be a tuple of strings that are not empty, got {self.stop!r}"
             )

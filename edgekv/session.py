@@ -8,6 +8,7 @@ Does not know: how frames are read, where pools lie, how answers are shown.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -21,11 +22,11 @@ from numpy.typing import NDArray
 
 from edgekv.cache import Sequence
 from edgekv.cache.retention import RetentionRule, retention_rule
-from edgekv.cache.segments import FRAME_CODE
+from edgekv.cache.segments import FRAME_CODE, checked_label
 from edgekv.errors import SessionError
 from edgekv.generate import Runner, draw_answer
 from edgekv.inputs import InputEncoder
-from edgekv.limits import Limits, fit_append, fit_question, num_frames, plan_limits
+from edgekv.limits import Limits, fit_question, num_frames, plan_limits, segments_to_drop
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import SessionRecord, save_context
 from edgekv.types import Answer, Frame
@@ -119,14 +120,16 @@ class Session:
                 raise ValueError("an array needs its time: push(pixels, time_s=…)")
             frame = Frame(frame, time_s, self._record.num_frames)
         with self._change():
+            checked_label(frame.index, frame.time_s)
             if not frame.time_s >= self.last_time_s:
                 raise ValueError(
                     f"frame times must not go backwards: got {frame.time_s} s "
                     f"after {self.last_time_s} s"
                 )
+            if not math.isfinite(frame.time_s):
+                raise ValueError(f"a frame's time must be finite, got {frame.time_s} s")
             embeds = self._inputs.frame(frame)
-            with self._runner.lock:
-                self._make_room(len(embeds))
+            with self._append(len(embeds)):
                 self._runner.feed(
                     self._sequence, "frame", embeds, index=frame.index, time_s=frame.time_s
                 )
@@ -144,17 +147,38 @@ class Session:
         """
         with self._change():
             ids = self._inputs.text_ids(text)
-            if not ids:
-                raise ValueError("text to say must not be empty")
-            with self._runner.lock:
-                self._make_room(len(ids))
+            with self._append(len(ids)):
                 self._runner.feed(self._sequence, "text", self._inputs.embed(ids))
 
-    def _make_room(self, num_tokens: int) -> None:
-        """Let segments go until ``num_tokens`` more fit beside the room kept for a question."""
-        before = num_frames(self._sequence)
-        fit_append(self._sequence, self._rule, self._limits, num_tokens)
-        self._record.num_evicted_frames += before - num_frames(self._sequence)
+    @contextmanager
+    def _append(self, num_tokens: int) -> Generator[None, None, None]:
+        """Holds the pool while its block appends ``num_tokens`` in one piece, with room made.
+
+        When the block fails, what had left is back, as long as the pool has room for both; the
+        room kept for a question is such room.
+        """
+        with self._runner.lock:
+            self._check_open()
+            ids = segments_to_drop(self._sequence, self._rule, self._limits, num_tokens)
+            before = num_frames(self._sequence)
+            num_pages = self._runner.cache.geometry.pages_for(num_tokens)
+            has_room = num_pages <= self._runner.cache.counts.free
+            kept = self._sequence.fork() if has_room and len(ids) else None
+            try:
+                self._sequence.drop(ids, rule=self._record.retain)
+                num_evicted = before - num_frames(self._sequence)
+                yield
+            except BaseException:
+                if kept is not None:
+                    self._sequence, kept = kept, self._sequence
+                else:
+                    self._record.num_evicted_frames += before - num_frames(self._sequence)
+                raise
+            else:
+                self._record.num_evicted_frames += num_evicted
+            finally:
+                if kept is not None:
+                    kept.close()
 
     # -- questions ------------------------------------------------------------------------------
 
@@ -299,6 +323,10 @@ class Session:
         with self._runner.lock:
             if not self._sequence.closed:
                 self._sequence.close()
+
+    def __del__(self) -> None:
+        if not self._sequence.closed:
+            self._runner.abandon(self._sequence)
 
     def __enter__(self) -> Session:
         return self

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import sys
 import types
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -76,11 +78,19 @@ def _decode_value(hint: Any, value: object, where: str) -> object:
         if not isinstance(value, dict):
             _refuse(where, "an object", value)
         return {key: _decode_value(args[1], item, f"{where}.{key}") for key, item in value.items()}
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return _finite(value, where)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         _refuse(where, _JSON_NAMES[hint], value)
     return value
+
+
+def _finite(value: float, where: str) -> float:
+    """JSON has no infinity, but 1e999 becomes one, and a whole number may be too large."""
+    number = float(value) if abs(value) <= sys.float_info.max else math.inf
+    if number == math.inf:
+        raise BundleError(f"{where}: expected a number below {sys.float_info.max:.0e}")
+    return number
 
 
 def _decode_tuple(args: tuple[Any, ...], value: object, where: str) -> tuple[object, ...]:

@@ -86,7 +86,7 @@ class Prompts:
         ``frames=False`` when no frame stands between the turn's start and the question.
         Raises ValueError when the text is empty or holds the model's image placeholder.
         """
-        self._check_text(text, "question")
+        self.check_text(text, "question")
         if frames and self._placeholder is not None:
             rendered = self._render([self._user(_IMAGE, text)], generate=True)
             rest = _after(rendered, self._placeholder)
@@ -108,7 +108,7 @@ class Prompts:
 
     def _start(self, instructions: str | None) -> str:
         if instructions is not None:
-            self._check_text(instructions, "instructions")
+            self.check_text(instructions, "instructions")
         images = [] if self._placeholder is None else [_IMAGE]
         rendered = self._render(self._messages(instructions, images, _ASK), True)
         if self._placeholder is not None:
@@ -201,12 +201,20 @@ class Prompts:
                 add_generation_prompt=generate,
                 **self._tokens,
             )
-        except (jinja2.TemplateError, TypeError, KeyError, ValueError, AttributeError) as error:
+        except Exception as error:  # a template computes, and fails as any program does
             raise BundleError(f"chat_template.jinja: cannot be rendered ({error})") from None
 
-    def _check_text(self, text: str, what: str) -> None:
+    def check_text(self, text: str, what: str) -> None:
+        """Raises ValueError unless a user's text can be tokenised and shows no image by itself."""
+        if not isinstance(text, str):
+            raise ValueError(f"{what} must be a text, got {type(text).__name__}")
         if not text.strip():
             raise ValueError(f"{what} must not be empty")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            broken = f"character {error.start} is half a surrogate pair"
+            raise ValueError(f"{what} must be Unicode text, {broken}") from None
         if self._placeholder is not None and self._placeholder in text:
             raise ValueError(f"{what} must not hold the image placeholder {self._placeholder!r}")
 

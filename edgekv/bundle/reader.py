@@ -137,8 +137,12 @@ class Bundle:
 
 
 def _read_manifest(folder: Path) -> str:
-    if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
+    try:
+        is_folder, exists = folder.is_dir(), folder.exists()
+    except OSError as error:
+        raise BundleError(f"{str(folder)[:200]}: cannot be read ({error.strerror})") from None
+    if not is_folder:
+        what = "is a file" if exists else "does not exist"
         raise BundleError(f"{folder}: expected a bundle folder, it {what}")
     path = folder / MANIFEST
     if not path.is_file():

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from edgekv.cache.append import Append, Runs, limits_for, relative_positions, slots_for
 from edgekv.cache.layout import Layout
 from edgekv.cache.pool import PoolState
-from edgekv.cache.segments import KIND_CODES, KINDS, Segment, SegmentTable
+from edgekv.cache.segments import KIND_CODES, KINDS, Segment, SegmentTable, checked_label
 from edgekv.cache.snapshot import SequenceSnapshot, frozen
 from edgekv.cache.state import SequenceState
 from edgekv.cache.table import SHIFT, PageTable
@@ -137,6 +137,7 @@ class Sequence:
         """
         self._require_idle()
         pool = self._pool
+        index, time_s = checked_label(index, time_s)
         tail = self._tail_for(kind, num_tokens, extend=extend, index=index)
         relative, move = relative_positions(pool.num_axes, num_tokens, positions, advance)
         absolute = relative + self._layout.next_position[:, None]

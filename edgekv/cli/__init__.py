@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
+import os
 import sys
 from typing import Any
 
@@ -44,6 +47,7 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. Exit codes: 0, 2 for bad usage, 1 for what went wrong on the way, with
     one line on stderr, 3 when a bench misses one of its bounds."""
+    _write_any_text()
     try:
         result: Any = cli.main(args=arguments, prog_name="edgekv", standalone_mode=False)
         code = result if isinstance(result, int) else 0
@@ -57,9 +61,26 @@ def main(arguments: list[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         code = 130
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone; Python would complain about the flush at exit
+        _drop_stdout()
         code = 1
+    except OSError as error:
+        _drop_stdout()
+        name = f"{str(error.filename)[:200]}: " if error.filename is not None else ""
+        code = _fail(f"edgekv: {name}{error.strerror or error}", 1)
     sys.exit(code)
+
+
+def _write_any_text() -> None:
+    """Answers hold any character; one that the encoding here lacks shows as ``\\u…``."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_stdout() -> None:
+    """Forget what could not be written: Python would try again at exit, and complain."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _fail(line: str, code: int) -> int:

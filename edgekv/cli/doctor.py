@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from edgekv.cli.options import size
@@ -81,7 +82,7 @@ def _show_devices(console: Console) -> bool:
     for report in reports:
         table.add_row(
             report.device,
-            "[green]ready[/]" if report.available else f"[yellow]no:[/] {report.reason}",
+            "[green]ready[/]" if report.available else f"[yellow]no:[/] {escape(report.reason)}",
         )
     console.print(table)
     return any(report.available for report in reports)
@@ -92,7 +93,7 @@ def _show_video(console: Console) -> None:
 
     table = _grid("\nvideo")
     for name, answer in backends().items():
-        table.add_row(name, answer)
+        table.add_row(name, escape(answer))
     console.print(table)
 
 
@@ -105,8 +106,8 @@ def _show_bundle(console: Console, path: Path, kv_budget: int) -> bool:
     need = estimate(opened, kv_budget)
     available = available_bytes()
     fits = available is None or need.total_bytes <= available
-    table = _grid(f"\nbundle {opened.manifest.name}")
-    table.add_row("family", f"{opened.manifest.family}, weights {opened.manifest.weights}")
+    table = _grid(f"\nbundle {escape(opened.manifest.name)}")
+    table.add_row("family", escape(f"{opened.manifest.family}, weights {opened.manifest.weights}"))
     table.add_row("weights", format_bytes(need.weight_bytes))
     table.add_row(
         "KV pool", f"{need.num_pages} pages of {format_bytes(opened.geometry.page_bytes)}"

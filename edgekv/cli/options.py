@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import click
@@ -25,6 +26,13 @@ def _parsed(parse: Callable[[str], float]) -> Callback:
             raise click.BadParameter(str(error), context, parameter) from None
 
     return callback
+
+
+def finite(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    """An option callback that refuses nan and inf, which no range of click's does."""
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a finite number.", context, parameter)
+    return value
 
 
 size = _parsed(parse_bytes)

@@ -44,7 +44,10 @@ class JsonlOutput:
     def show(self, event: StreamEvent) -> None:
         """Write the event, unless it is the routine of a frame taken in."""
         if not isinstance(event, FrameEvent):
-            sys.stdout.write(json.dumps(as_json(event), ensure_ascii=False) + "\n")
+            if sys.stdout is None:
+                raise BrokenPipeError  # closed by whoever started the program
+            # A character that stdout cannot encode is written as JSON escapes it.
+            sys.stdout.write(_json_line(as_json(event), sys.stdout.encoding))
             sys.stdout.flush()
 
     def __enter__(self) -> JsonlOutput:
@@ -52,6 +55,15 @@ class JsonlOutput:
 
     def __exit__(self, *_: object) -> None:
         return None
+
+
+def _json_line(line: dict[str, object], encoding: str) -> str:
+    text = json.dumps(line, ensure_ascii=False) + "\n"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return json.dumps(line) + "\n"
+    return text
 
 
 def as_json(event: AnswerEvent | NoticeEvent | Summary) -> dict[str, object]:

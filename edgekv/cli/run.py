@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from edgekv.cache.retention import retention_rules
-from edgekv.cli.options import duration, size
+from edgekv.cli.options import duration, finite, size
 from edgekv.cli.output import JsonlOutput, Output, TextOutput
 from edgekv.errors import SessionFileError
 from edgekv.executors import Device
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 @click.option(
     "--fps",
     type=click.FloatRange(min=0, min_open=True),
+    callback=finite,
     default=2.0,
     show_default=True,
     help="Frames taken per second of stream time.",
@@ -117,7 +118,10 @@ if TYPE_CHECKING:
     help="Most bytes of the log on disk; the older half goes when it is full.",
 )
 @click.option(
-    "--threads", type=click.IntRange(min=0), default=0, help="CPU threads. [default: one per core]"
+    "--threads",
+    type=click.IntRange(min=0, max=1024),
+    default=0,
+    help="CPU threads. [default: one per core]",
 )
 def command(
     source: str | None,
@@ -217,7 +221,7 @@ def _stopping_on_signals(run: StreamRun, video: VideoSource) -> Iterator[None]:
         del frame
         signal.signal(number, signal.default_int_handler)
         run.stop()
-        video.close()
+        video.stop()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

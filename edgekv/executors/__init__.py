@@ -3,6 +3,7 @@
 from edgekv.executors.base import DecoderExecutor, VisionExecutor
 from edgekv.executors.devices import Device, DeviceReport, choose_device, device_reports
 from edgekv.executors.factory import create_decoder, create_vision
+from edgekv.executors.signature import decoder_signature, vision_signature
 
 __all__ = [
     "DecoderExecutor",
@@ -12,5 +13,7 @@ __all__ = [
     "choose_device",
     "create_decoder",
     "create_vision",
+    "decoder_signature",
     "device_reports",
+    "vision_signature",
 ]

@@ -8,23 +8,41 @@ from edgekv.config import KVGeometry
 from edgekv.errors import ExecutorError
 from edgekv.executors.base import DecoderExecutor, VisionExecutor
 from edgekv.executors.devices import Device
+from edgekv.executors.signature import Signature
 
 
 def create_decoder(
-    device: Device, path: Path, geometry: KVGeometry, *, num_pages: int, num_threads: int = 0
+    device: Device,
+    path: Path,
+    geometry: KVGeometry,
+    *,
+    num_pages: int,
+    num_threads: int = 0,
+    signature: Signature | None = None,
 ) -> DecoderExecutor:
-    """A decoder executor with pools of ``num_pages`` pages. ``num_threads`` 0 = one per core."""
+    """A decoder executor with pools of ``num_pages`` pages. ``num_threads`` 0 = one per core.
+
+    Raises ExecutorError for a graph that is not what ``signature`` (None: ``geometry``) says.
+    """
     if device == "cpu":
         from edgekv.executors.ort_cpu import OrtDecoder
 
-        return OrtDecoder(path, geometry, num_pages=num_pages, num_threads=num_threads)
+        return OrtDecoder(
+            path,
+            geometry,
+            num_pages=num_pages,
+            num_threads=num_threads,
+            signature=signature,
+        )
     raise ExecutorError(f"no decoder executor for device {device!r}")
 
 
-def create_vision(device: Device, path: Path, *, num_threads: int = 0) -> VisionExecutor:
+def create_vision(
+    device: Device, path: Path, *, num_threads: int = 0, signature: Signature | None = None
+) -> VisionExecutor:
     """A vision executor. ``num_threads`` 0 = one per core."""
     if device == "cpu":
         from edgekv.executors.ort_cpu import OrtVision
 
-        return OrtVision(path, num_threads=num_threads)
+        return OrtVision(path, num_threads=num_threads, signature=signature)
     raise ExecutorError(f"no vision executor for device {device!r}")

@@ -16,39 +16,72 @@ from numpy.typing import NDArray
 from edgekv import names
 from edgekv.config import KVGeometry
 from edgekv.errors import ExecutorError
+from edgekv.executors.signature import Signature, Tensors, check_signature, decoder_signature
 from edgekv.native import ort_library_path
 from edgekv.types import StepTables
 
 _POOL_DTYPES = {"float32": np.float32, "float16": np.float16}
+_DTYPE_NAMES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+}
 
 
-def _session(path: Path, num_threads: int, *, custom_ops: bool) -> ort.InferenceSession:
+def _session(
+    path: Path, num_threads: int, signature: Signature | None, *, custom_ops: bool
+) -> ort.InferenceSession:
+    """The graph at ``path``, refused unless it takes and gives what ``signature`` says."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = num_threads
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what goes wrong is raised, in one line
     # Memory patterns are cached per input shape, and every question has another length.
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4")
     try:
         if custom_ops:
             options.register_custom_ops_library(str(ort_library_path()))
-        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except ExecutorError:
         raise
     except Exception as error:  # onnxruntime raises a dozen unrelated types here
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ExecutorError(f"onnxruntime cannot load {path.name}: {reason}") from error
+    if signature is not None:
+        found = Signature(_tensors(session.get_inputs()), _tensors(session.get_outputs()))
+        check_signature(path.name, signature, found)
+    return session
+
+
+def _tensors(arguments: list[ort.NodeArg]) -> Tensors:
+    return {
+        argument.name: (
+            _DTYPE_NAMES.get(argument.type, argument.type),
+            tuple(size if isinstance(size, int) else None for size in argument.shape),
+        )
+        for argument in arguments
+    }
 
 
 class OrtDecoder:
     """decoder.onnx with pools of ``num_pages`` pages; see ``DecoderExecutor``."""
 
     def __init__(
-        self, path: Path, geometry: KVGeometry, *, num_pages: int, num_threads: int = 0
+        self,
+        path: Path,
+        geometry: KVGeometry,
+        *,
+        num_pages: int,
+        num_threads: int = 0,
+        signature: Signature | None = None,  # None = what the geometry alone asks for
     ) -> None:
         if geometry.dtype not in _POOL_DTYPES:
             raise ExecutorError(f"the CPU executor has no {geometry.dtype} pools")
-        self._session: ort.InferenceSession | None = _session(path, num_threads, custom_ops=True)
+        signature = signature or decoder_signature(geometry)
+        self._session: ort.InferenceSession | None = _session(
+            path, num_threads, signature, custom_ops=True
+        )
         shape = (num_pages, geometry.num_kv_heads, geometry.page_size, geometry.head_dim)
         self._pools: list[NDArray[np.generic]] = []  # key, value, key, value, … one pair per layer
         self._binding = self._session.io_binding()
@@ -131,8 +164,12 @@ class OrtDecoder:
 class OrtVision:
     """vision.onnx; see ``VisionExecutor``."""
 
-    def __init__(self, path: Path, *, num_threads: int = 0) -> None:
-        self._session: ort.InferenceSession | None = _session(path, num_threads, custom_ops=False)
+    def __init__(
+        self, path: Path, *, num_threads: int = 0, signature: Signature | None = None
+    ) -> None:
+        self._session: ort.InferenceSession | None = _session(
+            path, num_threads, signature, custom_ops=False
+        )
 
     def encode(self, pixel_values: NDArray[np.float32]) -> NDArray[np.float32]:
         """(n, 3, height, width) -> (n, tokens_per_image, hidden)."""

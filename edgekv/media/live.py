@@ -123,12 +123,13 @@ class LiveSource(VideoSource):
     def __next__(self) -> Frame:
         self._wait()
         with self._changed:
-            if self._waiting is None or self._stop.is_set():
+            waiting = self._waiting  # a signal handler may stop the source between two lines
+            if waiting is None or self._stop.is_set():
                 if (self._error or not self._paced) and not self._stop.is_set():
                     reason = self._error or "the stream ended"
                     raise self._end_error(f"lost after {self._num_frames} frames ({reason})")
                 raise StopIteration
-            (frame, grabbed_s), self._waiting = self._waiting, None
+            (frame, grabbed_s), self._waiting = waiting, None
             self._num_frames += 1
             self._age_s = time.monotonic() - grabbed_s
             self._max_age_s = max(self._max_age_s, self._age_s)
@@ -144,10 +145,13 @@ class LiveSource(VideoSource):
                 self._max_age_s,
             )
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self._stop.set()
-        with self._changed:
+        with self._changed:  # re-entrant: the thread that is interrupted may hold it
             self._waiting = None
             self._changed.notify_all()
+
+    def close(self) -> None:
+        self.stop()
         self._thread.join(max(self._timeout_s + 1, _CLOSE_S))
         atexit.unregister(self.close)

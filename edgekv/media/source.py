@@ -115,8 +115,14 @@ class VideoSource(ABC):
         """Counts up to now. Works after ``close`` too."""
 
     @abstractmethod
+    def stop(self) -> None:
+        """End the iteration, waiting for nothing: what a signal handler may call, which runs in
+        the middle of whatever the program does, a read of this source perhaps."""
+
+    @abstractmethod
     def close(self) -> None:
-        """Let go of the file or device. May be called twice, and from another thread."""
+        """Let go of the file or device. May be called twice, and from another thread; waits for
+        the read in progress, so never from a signal handler."""
 
 
 class SequentialSource(VideoSource):
@@ -165,8 +171,11 @@ class SequentialSource(VideoSource):
     def stats(self) -> SourceStats:
         return SourceStats(self._num_frames, self._reader.num_bad_frames, 0, 0.0, 0.0)
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self._closed = True
+
+    def close(self) -> None:
+        self.stop()
         with self._reading:
             self._first = None
             self._reader.close()

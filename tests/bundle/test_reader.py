@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -262,6 +263,7 @@ FAULTS = {
     "line end": (_set("files", "a\n", to=ENTRY), "is not a plain file name"),
     "itself": (_set("files", "bundle.json", to=ENTRY), "'bundle.json' is not a plain file name"),
     "decoder path": (_set("decoders", "float16", to="../x"), "../x is missing from the list"),
+    "infinite": (_set("vision", "image", "rescale_factor", to=10**400), "expected a number below"),
     "short hash": (_set("files", "embed.npy", "sha256", to="00"), "64 lower-case hexadecimal"),
     "negative size": (_set("files", "embed.npy", "size_bytes", to=-1), "must not be negative"),
 }
@@ -282,6 +284,7 @@ def test_broken_manifest(folder: Path, fault: str) -> None:
         ("", "not valid JSON"),
         ("[]", "expected an object, got a list"),
         ("null", "expected an object, got null"),
+        ('{"format_version": 1e999}', "format_version must be a whole"),
         ('{"format_version": 1, "format_version": 1}', "key 'format_version' given twice"),
         ('{"format_version": NaN}', "NaN is not a number"),
         ("[" * 100_000, "not valid JSON"),
@@ -290,6 +293,14 @@ def test_broken_manifest(folder: Path, fault: str) -> None:
 def test_text_that_is_no_manifest(folder: Path, text: str, message: str) -> None:
     (folder / "bundle.json").write_text(text)
     assert message in refused(folder)
+
+
+def test_a_number_that_json_makes_infinite(folder: Path) -> None:
+    path = folder / "bundle.json"
+    path.write_text(
+        re.sub(r'"rescale_factor": [\d.e-]+', '"rescale_factor": 1e999', path.read_text())
+    )
+    assert "rescale_factor: expected a number below" in refused(folder)
 
 
 def test_huge_manifest(folder: Path) -> None:

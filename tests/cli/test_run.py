@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import cv2
@@ -126,6 +128,11 @@ def test_ctrl_c_ends_with_the_summary(clip: Path) -> None:
             2,
         ),
         (["run", "{clip}", "--prompt", "x", "--format", "xml"], "'xml' is not one of", 2),
+        (["run", "{clip}", "--prompt", "x", "--kv-budget", "9" * 400], "positive and finite", 2),
+        (["run", "{clip}", "--prompt", "x", "--every", "0." + "0" * 320 + "1s"], "duration", 2),
+        (["run", "{clip}", "--prompt", "x", "--fps", "nan"], "not a finite number", 2),
+        (["run", "{clip}", "--prompt", "x", "--fps", "inf"], "not a finite number", 2),
+        (["run", "{clip}", "--prompt", "x", "--threads", "9" * 20], "not in the range", 2),
         (["run", "{clip}", "--fast"], "No such option", 2),
         (["walk"], "No such command 'walk'", 2),
         (["run", "missing.mp4", "--prompt", "x"], "missing.mp4: no such file", 1),
@@ -137,6 +144,9 @@ def test_ctrl_c_ends_with_the_summary(clip: Path) -> None:
         (["run", "{clip}", "--prompt", "x", "--kv-budget", "100KiB"], "would do", 1),
         (["run", "{clip}", "--prompt", "{long}"], "does not fit", 1),
         (["run", "{clip}", "--prompt", ""], "question must not be empty", 1),
+        (["run", "{clip}", "--prompt", "\udcff"], "question must be Unicode text", 1),
+        (["run", "{clip}", "--prompt", "x", "--model", "a" * 5000], "File name too long", 1),
+        (["doctor", "a" * 5000], "File name too long", 1),
         (["doctor", "{text}"], "expected a bundle folder", 1),
     ],
 )
@@ -169,6 +179,70 @@ def test_doctor_says_what_runs_here_and_that_the_demo_fits() -> None:
     assert done.returncode == 0, done.stderr
     for word in ("cpu", "ready", "tensorrt", "no:", "KV pool", "fits"):
         assert word in done.stdout
+
+
+@pytest.mark.parametrize("moment_s", [0.0, 0.05, 0.2, 0.5])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_with_the_summary_whatever_is_being_done(
+    tmp_path_factory: pytest.TempPathFactory, number: signal.Signals, moment_s: float
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "long.mp4"
+    if not path.exists():
+        write_clip(path, 20_000)
+    command = [
+        sys.executable, "-m", "edgekv", "run", path, "--prompt", QUESTION, "--every", "1s",
+        "--fps", "10", "--threads", "1", "--max-new-tokens", "2", "--format", "jsonl",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    time.sleep(moment_s)
+    process.send_signal(number)
+    try:
+        rest, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, stderr) == (0, "")
+    assert json.loads((first + rest).splitlines()[-1])["type"] == "summary"
+
+
+@pytest.mark.parametrize("output_format", ["text", "jsonl"])
+def test_a_full_disk_is_one_line(clip: Path, output_format: str) -> None:
+    command = (
+        f"{sys.executable} -m edgekv run {clip} --prompt x --max-new-tokens 1 "
+        f"--format {output_format} > /dev/full"
+    )
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "edgekv: No space left on device\n")
+
+
+@pytest.mark.parametrize("output_format", ["text", "jsonl"])
+def test_any_text_can_be_written_in_any_encoding(tmp_path: Path, output_format: str) -> None:
+    short = write_clip(tmp_path / "short.mp4", 3)
+    command = [
+        sys.executable, "-m", "edgekv", "run", str(short), "--prompt", "été 日本",
+        "--max-new-tokens", "1", "--format", output_format,
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        command, capture_output=True, env=environment, timeout=60, check=False, encoding="ascii"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    if output_format == "jsonl":
+        assert json.loads(done.stdout.splitlines()[0])["prompt"] == "été 日本"
+
+
+def test_without_a_stdout_there_is_no_traceback(tmp_path: Path) -> None:
+    short = write_clip(tmp_path / "short.mp4", 3)
+    command = f"{sys.executable} -m edgekv run {short} --prompt x --format jsonl >&-"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_a_reader_that_goes_away_is_no_traceback(clip: Path) -> None:

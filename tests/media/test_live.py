@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgekv.errors import SourceError
 from edgekv.media import open_video
 from edgekv.media.live import LiveSource
-from edgekv.media.source import Mark
+from edgekv.media.source import Mark, SequentialSource
 from tests.media import clips
 
 
@@ -150,6 +150,25 @@ def test_closing_from_another_thread_ends_the_loop() -> None:
     with watching(device) as source:
         next(source)
         threading.Timer(0.05, source.close).start()
+        assert list(source) == []
+
+
+def test_stopping_amid_a_read_waits_for_nothing() -> None:
+    """As a signal handler does: it runs in the thread that reads, between any two lines."""
+
+    class Stopping(Device):
+        source: SequentialSource | None = None
+
+        def grab(self) -> Mark | None:
+            if self.source is not None:
+                self.source.stop()
+            return super().grab()
+
+    device = Stopping(5)
+    device.step(5)
+    with SequentialSource(device, "device", fps=None) as source:
+        next(source)
+        device.source = source
         assert list(source) == []
 
 

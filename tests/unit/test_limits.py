@@ -8,7 +8,7 @@ from edgekv.cache import PageCache, Sequence
 from edgekv.cache.retention import retention_rule
 from edgekv.config import KVGeometry
 from edgekv.errors import BudgetError, ContextError, OutOfPagesError
-from edgekv.limits import Limits, fit_append, fit_question, num_frames, plan_limits
+from edgekv.limits import Limits, fit_question, num_frames, plan_limits, segments_to_drop
 
 GEOMETRY = KVGeometry(num_layers=1, num_kv_heads=1, head_dim=8, page_size=16, dtype="float32")
 RULE = retention_rule("window")
@@ -37,7 +37,7 @@ def stream(
 
 
 def push(cache: PageCache, sequence: Sequence, limits: Limits) -> None:
-    fit_append(sequence, RULE, limits, FRAME)
+    sequence.drop(segments_to_drop(sequence, RULE, limits, FRAME))
     append(cache, sequence, "frame", FRAME)
 
 
@@ -116,7 +116,19 @@ def test_the_smallest_pool_that_is_accepted_runs() -> None:
 def test_when_nothing_may_leave_the_error_says_what_is_missing() -> None:
     cache, sequence, limits = stream(num_pages=6)
     with cache.open() as other:
-        append(cache, other, "frame", 4 * 16)
+        append(cache, other, "frame", 5 * 16)
         with pytest.raises(OutOfPagesError, match="need 1 pages, 0 free"):
             push(cache, sequence, limits)
     push(cache, sequence, limits)
+
+
+def test_a_stream_goes_on_while_others_hold_the_room_of_questions() -> None:
+    cache, sequence, limits = stream(num_pages=10)
+    for _ in range(20):
+        push(cache, sequence, limits)
+    with sequence.fork() as answer:  # shares every frame: dropping one frees nothing
+        append(cache, answer, "text", 16)
+        push(cache, sequence, limits)
+        assert cache.counts.free == 1
+    push(cache, sequence, limits)
+    assert cache.counts.free >= limits.reserve_pages

@@ -8,7 +8,7 @@ Does not know: what frames show. A new rule is one file here, one line in ``_RUL
 """
 
 from edgekv.cache.retention.novelty import Novelty
-from edgekv.cache.retention.room import Watermarks, make_room, offered
+from edgekv.cache.retention.room import Watermarks, choose_room, make_room, offered
 from edgekv.cache.retention.rules import (
     RetentionRule,
     retention_rule,
@@ -24,6 +24,7 @@ __all__ = [
     "Uniform",
     "Watermarks",
     "Window",
+    "choose_room",
     "make_room",
     "offered",
     "retention_rule",

@@ -53,7 +53,16 @@ def offered(sequence: Sequence, rule: RetentionRule) -> SegmentTable:
 def make_room(
     sequence: Sequence, num_pages: int, *, rule: RetentionRule, marks: Watermarks, num_free: int
 ) -> NDArray[np.int64]:
-    """Drop what ``rule`` chooses until ``num_pages`` more pages fit: (k,) ids of dropped segments.
+    """Drop what ``choose_room`` chooses: (k,) ids of dropped segments."""
+    ids = choose_room(sequence, num_pages, rule=rule, marks=marks, num_free=num_free)
+    sequence.drop(ids, rule=rule_name(rule))
+    return ids
+
+
+def choose_room(
+    sequence: Sequence, num_pages: int, *, rule: RetentionRule, marks: Watermarks, num_free: int
+) -> NDArray[np.int64]:
+    """What ``rule`` would drop until ``num_pages`` more pages fit: (k,) ids. Changes nothing.
 
     They must fit under the high mark (ContextError if they cannot), and into the pool, which has
     ``num_free`` free pages (OutOfPagesError). Dropping to the low mark is tried, never required.
@@ -79,6 +88,4 @@ def make_room(
     if missing > 0:
         left = loose[~gone[loose]]
         gone[left[rule.choose(replace(table.take(left), num_pages=private[left]), missing)]] = True
-    ids = table.ids[gone]
-    sequence.drop(ids, rule=rule_name(rule))
-    return ids
+    return table.ids[gone]
