@@ -104,9 +104,9 @@ def _notes(log: TraceLog, view: View, num_frames: int) -> list[str]:
     num_events = len(view.timeline.at_us)
     if num_events > view.num_columns:
         notes.append(
-            f"Downsampled by time, {num_events:,} events into {view.num_columns:,} columns: what came "
-            "and went within one column may be covered by what came after it; curves show each "
-            "column’s extreme."
+            f"Downsampled by time, {num_events:,} events into {view.num_columns:,} columns: what "
+            "came and went within one column may be covered by what came after it; curves show "
+            "each column’s extreme."
         )
     if not log.from_start:
         notes.append("The log begins in the middle of the run; older parts were rotated away.")

@@ -87,7 +87,7 @@ def test_a_log_without_its_beginning_is_drawn_but_not_replayed(tmp_path: Path) -
             fork.append("text", 5).abort()
         sequence.close()
     log.close()
-    with pytest.raises(TraceError, match="from before or outside the log"):
+    with pytest.raises(TraceError, match="has pages from before or outside the log"):
         replay(read_log(tmp_path / "t"))
     timeline = build_timeline(read_log(tmp_path / "t"))
     assert timeline.most_frames == 20
