@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ExecutorError,
         OutOfPagesError,
         SessionError,
+        SessionFileError,
         SourceError,
         TraceError,
     )
@@ -47,6 +48,7 @@ _HOME = {
     "SamplingOptions": "sampling",
     "Session": "session",
     "SessionError": "errors",
+    "SessionFileError": "errors",
     "SessionStats": "session",
     "SourceError": "errors",
     "TraceError": "errors",
@@ -67,6 +69,7 @@ __all__ = [
     "SamplingOptions",
     "Session",
     "SessionError",
+    "SessionFileError",
     "SessionStats",
     "SourceError",
     "TraceError",

@@ -38,6 +38,10 @@ class SourceError(EdgeKVError):
     """A video source cannot be opened or holds no frame that can be read."""
 
 
+class SessionFileError(EdgeKVError):
+    """A saved session is missing, broken, of another model or format, or cannot be written."""
+
+
 class SessionError(EdgeKVError):
     """A session is closed, or is being used by another thread."""
 

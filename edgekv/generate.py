@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from edgekv.cache import Append, PageCache, Sequence
+from edgekv.cache.segments import FRAME_CODE
 from edgekv.executors import DecoderExecutor
 from edgekv.sampling import Sampler, SamplingOptions
 from edgekv.textstream import TextStream
@@ -76,6 +77,32 @@ class Runner:
             step.commit()
         row: NDArray[np.float32] = logits[0]
         return row
+
+    def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
+        """What pages (n,) hold: (n, num_layers, 2, Hk, S, D) in the KV dtype; keys, then values."""
+        with self.lock:
+            return np.moveaxis(self._decoder.read_pages(pages), 2, 0)
+
+    def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
+        """Put back what ``read_pages`` gave, into any pages (n,) that nobody reads."""
+        with self.lock:
+            self._decoder.write_pages(pages, np.moveaxis(contents, 0, 2))
+
+    def sum_up(self, sequence: Sequence, *, newest: int | None = None) -> None:
+        """Keep a summary of each frame, or of those among the ``newest`` segments only, read from
+        its own pages. The memory for summaries is taken the first time."""
+        with self.lock:
+            segments, summaries = sequence.segment_table(), self.cache.summaries
+            summaries.keep()
+            ends = np.cumsum(segments.num_pages)
+            first = 0 if newest is None else len(segments) - newest
+            for place in range(first, len(segments)):
+                if segments.kinds[place] == FRAME_CODE:
+                    start = ends[place] - segments.num_pages[place]
+                    pages = sequence.table.page_ids[start : ends[place]]
+                    layer = slice(summaries.layer, summaries.layer + 1)
+                    contents = self._decoder.read_pages(pages, layer)
+                    summaries.put(pages, contents[0, 1], int(segments.num_tokens[place]))
 
     def close(self, sequence: Sequence) -> None:
         """Give a sequence's pages back."""

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from edgekv.bundle import Bundle
+from edgekv.config import KVGeometry
 from edgekv.errors import ContextError, ExecutorError
 from edgekv.executors import VisionExecutor
 from edgekv.media.preprocess import Preprocessor
-from edgekv.types import Frame
+from edgekv.names import OP_VERSION
+from edgekv.types import Frame, ModelIdentity
 
 
 class InputEncoder:
@@ -70,6 +72,11 @@ class InputEncoder:
                 f"{(self._bundle.tokens_per_image, self._before.shape[1])}"
             )
         return np.concatenate([self._before, image, self._after])
+
+    def model_identity(self, geometry: KVGeometry) -> ModelIdentity:
+        """Which model's pages, of this geometry, mean the same."""
+        name, sha256 = self._bundle.manifest.name, self._bundle.weights_sha256
+        return ModelIdentity(name, sha256, OP_VERSION, geometry)
 
     def close(self) -> None:
         """Give the vision graph back."""

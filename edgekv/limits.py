@@ -12,9 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgekv.cache import PageCache, Sequence
-from edgekv.cache.retention import RetentionRule, Watermarks, make_room, rule_name
+from edgekv.cache.retention import (
+    RetentionRule,
+    Watermarks,
+    make_room,
+    offered,
+    rule_name,
+)
 from edgekv.cache.segments import FRAME_CODE, SYSTEM_CODE
-from edgekv.config import format_bytes
+from edgekv.config import KVGeometry, format_bytes
 from edgekv.errors import BudgetError, ContextError
 
 _EVICTION_SHARE = 8  # when the window is full, one eighth of its frames leave at once
@@ -27,6 +33,7 @@ class Limits:
 
     cache: PageCache
     max_context_tokens: int
+    reserve_tokens: int
     reserve_pages: int  # kept free for a question and its answer
     marks: Watermarks  # pages of the live context
 
@@ -46,6 +53,7 @@ def plan_limits(
 ) -> Limits:
     """Bounds of a context whose pinned start and frames have these many tokens.
 
+    ``num_frame`` 0: a text-only model, whose context is counted in pages.
     ``reserve_tokens`` None: 128, at most a quarter of the context. Raises BudgetError unless pinned
     start, one frame and a question fit the window and the free part of the pool.
     """
@@ -54,6 +62,7 @@ def plan_limits(
     if reserve_tokens < 2:
         raise ValueError(f"reserve_tokens must be at least 2, got {reserve_tokens}")
     geometry = cache.geometry
+    num_frame = num_frame or geometry.page_size
     num_window = (max_context_tokens - num_start - reserve_tokens) // num_frame
     if num_window < 1:
         raise BudgetError(
@@ -61,8 +70,7 @@ def plan_limits(
             f"one frame ({num_frame}) and the room for a question ({reserve_tokens}) do not fit"
         )
     start_pages, frame_pages = geometry.pages_for(num_start), geometry.pages_for(num_frame)
-    # A question and its answer are two segments: each may leave a page partly filled.
-    reserve_pages = geometry.pages_for(reserve_tokens) + 1
+    reserve_pages = _reserve_pages(geometry, reserve_tokens)
     free = cache.counts.free
     needed = start_pages + frame_pages + reserve_pages
     if needed > free:
@@ -73,7 +81,24 @@ def plan_limits(
     num_window = min(num_window, (free - start_pages - reserve_pages) // frame_pages)
     high = start_pages + num_window * frame_pages
     low = high - max(num_window // _EVICTION_SHARE, 1) * frame_pages
-    return Limits(cache, max_context_tokens, reserve_pages, Watermarks(high, low))
+    return Limits(cache, max_context_tokens, reserve_tokens, reserve_pages, Watermarks(high, low))
+
+
+def check_saved_fits(cache: PageCache, num_pages: int, reserve_tokens: int) -> None:
+    """Raise BudgetError unless a saved context of ``num_pages`` and a question fit the pool."""
+    counts, geometry = cache.counts, cache.geometry
+    needed = num_pages + _reserve_pages(geometry, reserve_tokens)
+    if needed > counts.free:
+        budget = format_bytes((counts.num_pages - counts.free + needed) * geometry.page_bytes)
+        raise BudgetError(
+            f"the pool has {counts.free} free pages, but the saved context and a question need "
+            f"{needed}: a KV budget of {budget} would do"
+        )
+
+
+def _reserve_pages(geometry: KVGeometry, reserve_tokens: int) -> int:
+    """A question and its answer are two segments: each may leave a page partly filled."""
+    return geometry.pages_for(reserve_tokens) + 1
 
 
 def fit_append(sequence: Sequence, rule: RetentionRule, limits: Limits, num_tokens: int) -> None:
@@ -97,7 +122,7 @@ def fit_question(
     """
     max_tokens, geometry = limits.max_context_tokens, limits.cache.geometry
     while (over := fork.num_tokens + num_prompt + num_wanted - max_tokens) > 0:
-        table = fork.segment_table()
+        table = offered(fork, rule)
         loose = table.take(table.kinds != SYSTEM_CODE)
         if not len(loose):
             break

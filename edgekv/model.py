@@ -12,12 +12,14 @@ from types import TracebackType
 
 from edgekv.bundle import Bundle
 from edgekv.cache import PageCache
+from edgekv.cache.retention import retention_rule
 from edgekv.config import KVDtype, format_bytes, parse_bytes
 from edgekv.errors import BudgetError
 from edgekv.executors import Device, choose_device, create_decoder, create_vision
 from edgekv.generate import Runner
 from edgekv.inputs import InputEncoder
 from edgekv.memory import available_bytes
+from edgekv.saving import restore_context
 from edgekv.session import Session
 from edgekv.trace.writer import DEFAULT_MAX_BYTES, TraceWriter
 
@@ -160,6 +162,26 @@ class Model:
             retain=retain,
             reserve_tokens=reserve_tokens,
         )
+
+    def restore(self, path: str | Path) -> Session:
+        """Continue a session from the file that ``Session.save`` wrote.
+
+        The next logits are bit-identical to those of the session that was saved (on the same device
+        and library). The pool may have another size, as long as context and a question fit.
+        Raises SessionFileError when the file is missing, damaged, of a newer format or of another
+        model, BudgetError saying what would fit; nothing is taken then.
+        """
+        sequence, limits, record = restore_context(
+            path,
+            self._runner,
+            self._inputs.model_identity(self._runner.cache.geometry),
+            num_frame=self._inputs.tokens_per_frame,
+            max_context_tokens=self.bundle.manifest.max_context_tokens,
+        )
+        rule = retention_rule(record.retain)
+        if rule.needs_summaries:
+            self._runner.sum_up(sequence)
+        return Session(self._runner, self._inputs, sequence, rule, limits, record)
 
     def trace(self, path: str | Path | None, *, limit: str | int = DEFAULT_MAX_BYTES) -> None:
         """Log every event of the cache to ``path`` from now on; None ends the log.

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
@@ -20,11 +21,13 @@ from numpy.typing import NDArray
 
 from edgekv.cache import Sequence
 from edgekv.cache.retention import RetentionRule, retention_rule
+from edgekv.cache.segments import FRAME_CODE
 from edgekv.errors import SessionError
 from edgekv.generate import Runner, draw_answer
 from edgekv.inputs import InputEncoder
 from edgekv.limits import Limits, fit_append, fit_question, num_frames, plan_limits
 from edgekv.sampling import SamplingOptions
+from edgekv.saving import SessionRecord, save_context
 from edgekv.types import Answer, Frame
 
 
@@ -48,7 +51,8 @@ class SessionStats:
 
 
 class Session:
-    """See ``Model.session``. Safe to ask from other threads while one thread pushes."""
+    """Made by ``Model.session`` and ``Model.restore``. Safe to ask from other threads while one
+    thread pushes."""
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class Session:
         sequence: Sequence,
         rule: RetentionRule,
         limits: Limits,
+        record: SessionRecord,
     ) -> None:
         self._runner = runner
         self._inputs = inputs
@@ -64,10 +69,7 @@ class Session:
         self._rule = rule
         self._limits = limits
         self._changing = threading.Lock()
-        self._last_time_s = float("-inf")
-        self._num_frames = 0
-        self._num_evicted_frames = 0
-        self._num_questions = 0
+        self._record = record
 
     @classmethod
     def open(
@@ -86,12 +88,13 @@ class Session:
         limits = plan_limits(
             runner.cache,
             num_start=len(start),
-            num_frame=inputs.tokens_per_frame
-            or runner.cache.geometry.page_size,  # text only: pages
+            num_frame=inputs.tokens_per_frame,
             max_context_tokens=max_context_tokens,
             reserve_tokens=reserve_tokens,
         )
         with runner.lock:
+            if rule.needs_summaries:
+                runner.cache.summaries.keep()
             sequence = runner.cache.open()
         try:
             if start:
@@ -99,7 +102,8 @@ class Session:
         except BaseException:
             runner.close(sequence)
             raise
-        return cls(runner, inputs, sequence, rule, limits)
+        record = SessionRecord(retain, instructions, limits.reserve_tokens)
+        return cls(runner, inputs, sequence, rule, limits, record)
 
     # -- the stream -----------------------------------------------------------------------------
 
@@ -113,12 +117,12 @@ class Session:
         if not isinstance(frame, Frame):
             if time_s is None:
                 raise ValueError("an array needs its time: push(pixels, time_s=…)")
-            frame = Frame(frame, time_s, self._num_frames)
+            frame = Frame(frame, time_s, self._record.num_frames)
         with self._change():
-            if not frame.time_s >= self._last_time_s:
+            if not frame.time_s >= self.last_time_s:
                 raise ValueError(
                     f"frame times must not go backwards: got {frame.time_s} s "
-                    f"after {self._last_time_s} s"
+                    f"after {self.last_time_s} s"
                 )
             embeds = self._inputs.frame(frame)
             with self._runner.lock:
@@ -126,8 +130,11 @@ class Session:
                 self._runner.feed(
                     self._sequence, "frame", embeds, index=frame.index, time_s=frame.time_s
                 )
-            self._last_time_s = frame.time_s
-            self._num_frames += 1
+                if self._rule.needs_summaries:
+                    self._runner.sum_up(self._sequence, newest=1)
+                # Under the lock too, so that a save from another thread sees all of a frame.
+                self._record.last_time_s = frame.time_s
+                self._record.num_frames += 1
 
     def say(self, text: str) -> None:
         """Add text to the live context; it leaves again as frames do.
@@ -147,7 +154,7 @@ class Session:
         """Let segments go until ``num_tokens`` more fit beside the room kept for a question."""
         before = num_frames(self._sequence)
         fit_append(self._sequence, self._rule, self._limits, num_tokens)
-        self._num_evicted_frames += before - num_frames(self._sequence)
+        self._record.num_evicted_frames += before - num_frames(self._sequence)
 
     # -- questions ------------------------------------------------------------------------------
 
@@ -211,7 +218,7 @@ class Session:
             except BaseException:
                 fork.close()
                 raise
-            self._num_questions += 1
+            self._record.num_questions += 1
         return fork, ids, replace(options, max_new_tokens=num_new)
 
     # -- life -----------------------------------------------------------------------------------
@@ -220,13 +227,50 @@ class Session:
         """A session that goes its own way from here; pages are shared until one side writes."""
         with self._runner.lock:
             self._check_open()
-            child = Session(
-                self._runner, self._inputs, self._sequence.fork(), self._rule, self._limits
+            return Session(
+                self._runner,
+                self._inputs,
+                self._sequence.fork(),
+                self._rule,
+                self._limits,
+                replace(self._record, num_questions=0),
             )
-            child._last_time_s = self._last_time_s
-            child._num_frames = self._num_frames
-            child._num_evicted_frames = self._num_evicted_frames
-            return child
+
+    def save(self, path: str | Path) -> int:
+        """Write the session to one file, from which ``Model.restore`` continues; its size in bytes.
+
+        Atomic: after a power cut at any moment there is the file from before or the new one.
+        Questions being answered are no part of it and go on; a push waits while pages are copied.
+        Raises SessionFileError when the file cannot be written, SessionError when closed.
+        """
+        with self._runner.lock:
+            self._check_open()
+        model = self._inputs.model_identity(self._runner.cache.geometry)
+        return save_context(path, self._runner, self._sequence, model, self._record)
+
+    @property
+    def retain(self) -> str:
+        """Name of the retention rule."""
+        return self._record.retain
+
+    @property
+    def instructions(self) -> str | None:
+        """The text pinned at the start."""
+        return self._record.instructions
+
+    @property
+    def last_time_s(self) -> float:
+        """Time of the newest frame pushed; minus infinity before the first."""
+        last = self._record.last_time_s
+        return float("-inf") if last is None else last
+
+    def context_frames(self) -> NDArray[np.int64]:
+        """(n,) numbers, in their source, of the frames in the context now, oldest first."""
+        with self._runner.lock:
+            self._check_open()
+            segments = self._sequence.segment_table()
+            index: NDArray[np.int64] = segments.index[segments.kinds == FRAME_CODE]
+            return index
 
     def stats(self) -> SessionStats:
         """Counts as of now."""
@@ -235,10 +279,10 @@ class Session:
             counts = self._runner.cache.counts
             num_slots = self._sequence.num_pages * self._runner.cache.geometry.page_size
             return SessionStats(
-                num_frames=self._num_frames,
+                num_frames=self._record.num_frames,
                 num_context_frames=num_frames(self._sequence),
-                num_evicted_frames=self._num_evicted_frames,
-                num_questions=self._num_questions,
+                num_evicted_frames=self._record.num_evicted_frames,
+                num_questions=self._record.num_questions,
                 num_tokens=self._sequence.num_tokens,
                 num_pages=counts.num_pages,
                 pages_live=counts.live,

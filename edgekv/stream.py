@@ -1,17 +1,20 @@
 """The loop over a source: push every frame, ask when a question is due, report what happened.
 
-Owns: when questions are asked, and the figures of a run. Guarantees: constant memory however long
-the source runs; the summary comes last, also when the run is stopped. Does not know
-how events are shown, nor where frames come from.
+Owns: when questions are asked and the session is saved, and the figures of a run. Guarantees:
+constant memory however long the source runs; the summary comes last, also when the run is stopped;
+a source that begins at 0 s goes on where the session's time stood. Does not know how events are
+shown, nor where frames come from.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
+from edgekv.errors import EdgeKVError
 from edgekv.latency import LatencyRecord
 from edgekv.media import SourceStats
 from edgekv.memory import anonymous_bytes
@@ -70,7 +73,7 @@ class AnswerEvent:
 
 @dataclass(frozen=True, slots=True)
 class NoticeEvent:
-    """Something the user should know: bad or dropped frames, evictions, late questions."""
+    """Something the user should know: bad or dropped frames, evictions, failed saves, …"""
 
     what: str
     time_s: float
@@ -88,7 +91,8 @@ class Summary:
     num_right: int  # of the answers that could be checked
     num_wrong: int
     num_skipped_questions: int
-    duration_s: float  # stream time of the newest frame
+    num_saves: int
+    duration_s: float  # of the source, up to the newest frame
     stats: SessionStats
     ms_p50: float
     ms_p95: float
@@ -136,6 +140,8 @@ class StreamRun:
         *,
         options: SamplingOptions | None = None,
         duration_s: float | None = None,
+        save_to: Path | None = None,
+        save_every_s: float = 60.0,
     ) -> None:
         self._session = session
         self._source = source
@@ -151,23 +157,68 @@ class StreamRun:
         self._warm_bytes: int | None = None
         self._seen: dict[str, int] = {}
         self._stopped = False
+        self._source_s = 0.0  # time of the newest frame in its source
+        self._offset_s: float | None = None  # from the source's time to the session's
+        self._num_evicted_before = session.stats().num_evicted_frames
+        self._seen["evicted_frames"] = self._num_evicted_before
+        self._save_to = save_to
+        self._save_every_s = save_every_s
+        self._next_save_s = save_every_s
+        self._num_saves = 0
+        self.save_error: EdgeKVError | None = None  # why the last save failed
 
-    def events(self) -> Iterator[StreamEvent]:
-        """Everything that happens, the summary last."""
-        for frame in self._source:
-            if self._stopped or (self._duration_s is not None and frame.time_s >= self._duration_s):
+    def events(self) -> Generator[StreamEvent, None, None]:
+        """Everything that happens, the summary last. The session is saved whatever ends it."""
+        try:
+            stats = self._session.stats()
+            if stats.num_frames:
+                yield NoticeEvent("restored", self._session.last_time_s, stats.num_context_frames)
+            yield from self._watch()
+        finally:
+            notices = self._save()
+        yield from notices
+        yield self.summary()
+
+    def _watch(self) -> Iterator[StreamEvent]:
+        for source_frame in self._source:
+            now_s = source_frame.time_s
+            if self._stopped or (self._duration_s is not None and now_s >= self._duration_s):
                 break
+            self._source_s = now_s
+            frame = self._in_session_time(source_frame)
             yield self._push(frame)
             yield from self._notices(frame)
-            yield from self._ask_due(frame)
+            yield from self._ask_due(frame, now_s)
+            if now_s >= self._next_save_s:
+                self._next_save_s = now_s + self._save_every_s
+                yield from self._save()
         if not self._stopped:
             yield from self._ask_unasked()
-        yield self.summary()
 
     def stop(self) -> None:
         """End after what is being done now, with the summary. May be called from a signal handler
         or another thread; a source that is waiting for a frame must be closed as well."""
         self._stopped = True
+
+    def _in_session_time(self, frame: Frame) -> Frame:
+        """A session that was restored goes on from its last time when its source begins anew."""
+        if self._offset_s is None:
+            last_s = self._session.last_time_s
+            self._offset_s = last_s if frame.time_s < last_s else 0.0
+        return replace(frame, time_s=frame.time_s + self._offset_s) if self._offset_s else frame
+
+    def _save(self) -> list[NoticeEvent]:
+        """Save, if asked to; a disk that is full must not end the stream."""
+        if self._save_to is None:
+            return []
+        try:
+            self._session.save(self._save_to)
+        except EdgeKVError as error:
+            self.save_error = error
+            return [NoticeEvent("failed_saves", max(self._session.last_time_s, 0.0), 1)]
+        self.save_error = None
+        self._num_saves += 1
+        return []
 
     def _push(self, frame: Frame) -> FrameEvent:
         began = time.perf_counter()
@@ -176,7 +227,7 @@ class StreamRun:
         self._latency.add(duration_s)
         self._last = frame
         stats = self._session.stats()
-        if self._warm_bytes is None and stats.num_evicted_frames:
+        if self._warm_bytes is None and stats.num_evicted_frames > self._num_evicted_before:
             self._warm_bytes = anonymous_bytes()
         return FrameEvent(frame, duration_s, stats)
 
@@ -193,9 +244,9 @@ class StreamRun:
             if fresh:
                 yield NoticeEvent(what, frame.time_s, fresh)
 
-    def _ask_due(self, frame: Frame) -> Iterator[StreamEvent]:
+    def _ask_due(self, frame: Frame, now_s: float) -> Iterator[StreamEvent]:
         for due in self._due:
-            num_due = due.take(frame.time_s)
+            num_due = due.take(now_s)
             if num_due > 1:
                 self._num_skipped += num_due - 1
                 yield NoticeEvent("skipped_questions", frame.time_s, num_due - 1)
@@ -228,7 +279,8 @@ class StreamRun:
             num_right=self._num_right,
             num_wrong=self._num_wrong,
             num_skipped_questions=self._num_skipped,
-            duration_s=self._last.time_s if self._last else 0.0,
+            num_saves=self._num_saves,
+            duration_s=self._source_s,
             stats=self._session.stats(),
             ms_p50=self._latency.percentile_ms(50),
             ms_p95=self._latency.percentile_ms(95),

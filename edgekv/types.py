@@ -11,6 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekv.config import KVGeometry
+
 SegmentKind = Literal["system", "frame", "text", "answer"]
 FinishReason = Literal["stop", "length", "stop_string", "cancelled"]
 
@@ -22,6 +24,16 @@ class Frame:
     pixels: NDArray[np.uint8]  # (height, width, 3) RGB
     time_s: float  # seconds since the stream began
     index: int = 0  # number of the frame in its source
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """What must be equal for stored keys and values to mean the same."""
+
+    name: str
+    weights_sha256: str  # over all files of the bundle
+    operator_version: int
+    geometry: KVGeometry  # with the pool's dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from edgekv.cache.page_cache import PageCache
 from edgekv.cache.segments import Segment, SegmentTable
 from edgekv.cache.sequence import Sequence
 from edgekv.cache.snapshot import CacheSnapshot, PageCounts
+from edgekv.cache.state import SequenceState
 from edgekv.cache.step import Step
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Segment",
     "SegmentTable",
     "Sequence",
+    "SequenceState",
     "Step",
     "Unobserved",
     "check",

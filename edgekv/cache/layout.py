@@ -20,7 +20,9 @@ from edgekv.cache.segments import (
     Segment,
     SegmentList,
 )
-from edgekv.cache.table import ID, VALID, PageTable
+from edgekv.cache.snapshot import frozen
+from edgekv.cache.state import SequenceState
+from edgekv.cache.table import ID, SHIFT, VALID, PageTable
 from edgekv.errors import CacheError
 
 
@@ -39,6 +41,30 @@ class Layout:
         twin.table, twin.segments = self.table.copy(), self.segments.copy()
         twin.next_position, twin.num_tokens = self.next_position.copy(), self.num_tokens
         return twin
+
+    @classmethod
+    def from_state(cls, state: SequenceState, pages: NDArray[np.int32], max_pages: int) -> Layout:
+        """The tokens of ``state`` in a layout of their own, in ``pages`` (state.num_pages,)."""
+        layout = cls(max_pages, state.shifts.shape[1])
+        layout.table.num_pages = state.num_pages
+        rows = layout.table.rows
+        rows[:, ID], rows[:, VALID] = pages, state.valid
+        rows[:, SHIFT:] = np.concatenate([state.shifts, state.written], axis=1)
+        layout.segments.fill(state.segments, state.next_segment_id)
+        layout.next_position[:] = state.next_position
+        layout.num_tokens = state.num_tokens
+        return layout
+
+    def state(self) -> SequenceState:
+        """The tokens apart from their pages' ids, as read-only copies."""
+        base = SHIFT + self.table.num_axes
+        return SequenceState(
+            valid=frozen(self.table.valid),
+            shifts=frozen(self.table.rows[:, SHIFT:base]),
+            written=frozen(self.table.rows[:, base:]),
+            segments=frozen(self.segments.rows),
+            next_segment_id=self.segments.next_id,
+        )
 
     def clear(self) -> NDArray[np.int32]:
         """Forget everything: (n,) pages taken out."""

@@ -14,13 +14,16 @@ import numpy as np
 
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
+from edgekv.cache.layout import Layout
 from edgekv.cache.observer import CacheObserver, Unobserved
 from edgekv.cache.pool import PoolState
 from edgekv.cache.sequence import Sequence
 from edgekv.cache.snapshot import CacheSnapshot, PageCounts
+from edgekv.cache.state import SequenceState, check_state
 from edgekv.cache.step import Step
+from edgekv.cache.summaries import FrameSummaries
 from edgekv.config import KVGeometry
-from edgekv.errors import CacheError
+from edgekv.errors import CacheError, ContextError
 
 
 class PageCache:
@@ -45,9 +48,11 @@ class PageCache:
             raise ValueError(f"max_positions must be at least 1, got {max_positions}")
         self.geometry = geometry
         self.allocator = PageAllocator(num_pages)
+        self.summaries = FrameSummaries(geometry, num_pages)
         self._pool = PoolState(
             allocator=self.allocator,
             geometry=geometry,
+            summaries=self.summaries,
             max_pages=num_pages if max_pages is None else min(max_pages, num_pages),
             max_positions=max_positions,
             shiftable=shiftable,
@@ -81,8 +86,36 @@ class PageCache:
 
     def open(self) -> Sequence:
         """An empty sequence. It holds its page-table row from now on, and no page yet."""
-        sequence = Sequence(self._pool)
+        sequence = Sequence(self._pool, Layout(self._pool.max_pages, self._pool.num_axes))
         self._pool.observer.opened(sequence, None)
+        return sequence
+
+    def import_state(self, state: SequenceState) -> Sequence:
+        """A sequence that continues what ``Sequence.export_state`` gave, in free pages of its own.
+
+        The caller puts what the pages held into ``sequence.table.page_ids``, in order. Raises
+        ValueError for a state that no sequence of this cache can be in, ContextError and
+        OutOfPagesError for one that does not fit; nothing is changed then.
+        """
+        pool = self._pool
+        if state.shifts.shape[1] != pool.num_axes:
+            raise ValueError(
+                f"the saved context counts {state.shifts.shape[1]} position axes, "
+                f"this cache {pool.num_axes}"
+            )
+        check_state(
+            state,
+            page_size=self.geometry.page_size,
+            max_positions=pool.max_positions,
+            shiftable=pool.shiftable,
+        )
+        if pool.max_pages < state.num_pages <= self.counts.free:
+            raise ContextError(
+                f"need {state.num_pages} pages, a sequence holds at most {pool.max_pages}"
+            )
+        pages = self.allocator.allocate(state.num_pages)
+        sequence = Sequence(pool, Layout.from_state(state, pages, pool.max_pages))
+        pool.observer.opened(sequence, None)
         return sequence
 
     def begin_step(self, appends: Collection[Append]) -> Step:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.observer import CacheObserver, Unobserved
+from edgekv.cache.summaries import FrameSummaries
 from edgekv.config import KVGeometry
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class PoolState:
 
     allocator: PageAllocator
     geometry: KVGeometry
+    summaries: FrameSummaries
     max_pages: int  # most pages one sequence may hold
     max_positions: int | None  # positions must stay below, None = no limit
     shiftable: bool  # False: positions are absolute and segments cannot be dropped

@@ -51,6 +51,7 @@ class SegmentTable:
     num_tokens: NDArray[np.int32]  # (n,)
     index: NDArray[np.int64]  # (n,) frame numbers, -1 = none given
     time_s: NDArray[np.float64]  # (n,) NaN = none given
+    summaries: NDArray[np.float32]  # (n, width) NaN = none; width 0 for rules that need none
 
     def __len__(self) -> int:
         return int(self.ids.size)
@@ -64,6 +65,7 @@ class SegmentTable:
             self.num_tokens[which],
             self.index[which],
             self.time_s[which],
+            self.summaries[which],
         )
 
 
@@ -104,6 +106,16 @@ class SegmentList:
         """The last stored segment, a live view. The list must not be empty."""
         row: np.void = self._rows[self._size - 1]
         return row
+
+    @property
+    def next_id(self) -> int:
+        """The id that the next segment gets."""
+        return self._next_id
+
+    def fill(self, rows: NDArray[np.void], next_id: int) -> None:
+        """Hold copies of ``rows`` (n,) and nothing else; ids go on from ``next_id``."""
+        self._rows[: rows.size] = rows
+        self._size, self._next_id = rows.size, next_id
 
     def push(self, kind: int, index: int, time_s: float) -> None:
         """Start an empty segment at the end."""
@@ -152,4 +164,5 @@ class SegmentList:
             rows["num_tokens"].copy(),
             rows["index"].copy(),
             rows["time_s"].copy(),
+            np.empty((rows.size, 0), dtype=np.float32),
         )

@@ -23,6 +23,7 @@ from edgekv.cache.layout import Layout
 from edgekv.cache.pool import PoolState
 from edgekv.cache.segments import KIND_CODES, KINDS, Segment, SegmentTable
 from edgekv.cache.snapshot import SequenceSnapshot, frozen
+from edgekv.cache.state import SequenceState
 from edgekv.cache.table import SHIFT, PageTable
 from edgekv.errors import CacheError, ContextError
 from edgekv.types import SegmentKind
@@ -45,15 +46,13 @@ _NO_IDS = np.empty(0, dtype=np.int64)
 
 
 class Sequence:
-    """Tokens in pages. Made by ``PageCache.open`` and ``fork``; usable in a ``with`` block."""
+    """Tokens in pages. Made by a ``PageCache`` and by ``fork``; usable in a ``with`` block."""
 
-    def __init__(self, pool: PoolState, parent: Sequence | None = None) -> None:
+    def __init__(self, pool: PoolState, layout: Layout) -> None:
+        """Takes ``layout`` over, and with it one reference on each of its pages."""
         self._pool = pool
         self.id = next(pool.ids)
-        self._layout: Layout = (
-            Layout(pool.max_pages, pool.num_axes) if parent is None else parent._layout.copy()
-        )
-        pool.allocator.retain(self._layout.table.page_ids)
+        self._layout = layout
         self._pending: Append | None = None
         self._closed = False
         pool.sequences[self.id] = self
@@ -102,6 +101,12 @@ class Sequence:
         alone = self._pool.allocator.ref_counts(self.table.page_ids) == 1
         owner = np.repeat(np.arange(self.num_segments), self._layout.segments.rows["num_pages"])
         return np.bincount(owner[alone], minlength=self.num_segments).astype(np.int32)
+
+    def summaries(self) -> NDArray[np.float32]:
+        """(num_segments, width) what each frame's pages say, NaN where no summary is kept."""
+        rows = self._layout.segments.rows
+        first = np.cumsum(rows["num_pages"]) - rows["num_pages"]
+        return self._pool.summaries.of(self.table.page_ids[first], rows["kind"])
 
     def pages_needed(self, kind: SegmentKind, num_tokens: int, *, extend: bool = False) -> int:
         """Free pages that ``append`` with the same arguments would take now."""
@@ -172,6 +177,7 @@ class Sequence:
         """The append's tokens are written: count them. Called by the step."""
         self._require_pending(append)
         replaced = self._layout.grow(append)
+        self._pool.summaries.forget(append.taken)
         if replaced.size:
             self._pool.allocator.release(replaced)
         append.state = "committed"
@@ -189,7 +195,8 @@ class Sequence:
     def fork(self) -> Sequence:
         """A child with the same tokens, sharing every page. A pending append stays the parent's."""
         self._require_open()
-        child = Sequence(self._pool, parent=self)
+        self._pool.allocator.retain(self.table.page_ids)
+        child = Sequence(self._pool, self._layout.copy())
         self._pool.observer.opened(child, self)
         return child
 
@@ -235,6 +242,11 @@ class Sequence:
         self._closed = True
         del self._pool.sequences[self.id]
         self._pool.observer.removed(self, "close", _NO_IDS, "")
+
+    def export_state(self) -> SequenceState:
+        """What it takes to continue in another pool, beside what the pages hold."""
+        self._require_open()
+        return self._layout.state()
 
     def snapshot(self) -> SequenceSnapshot:
         """Everything the sequence knows, as read-only copies."""

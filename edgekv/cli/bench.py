@@ -67,3 +67,29 @@ def accuracy(model: Path | None, clips: int, streams: int) -> int:
         model or demo_bundle_path(), num_clips=clips, num_streams=streams, console=console
     )
     return emit(result, console)
+
+
+@command.command()
+@_MODEL
+@click.option(
+    "--streams", type=click.IntRange(min=1), default=40, show_default=True, help="Of each length."
+)
+@click.option(
+    "--windows",
+    type=click.IntRange(min=2),
+    multiple=True,
+    default=(8, 20),
+    show_default=True,
+    help="Length of the streams, in contexts; may be given several times.",
+)
+def retention(model: Path | None, streams: int, windows: tuple[int, ...]) -> int:
+    """What each retention rule still knows about the beginning of a long stream."""
+    from edgekv.bench import retention as bench
+    from edgekv.bench.report import emit
+    from edgekv.demo_bundle import demo_bundle_path
+
+    console = _console()
+    result = bench.run(
+        model or demo_bundle_path(), num_streams=streams, windows=windows, console=console
+    )
+    return emit(result, console)

@@ -20,6 +20,8 @@ from edgekv.cli.memory_line import MemoryLine
 from edgekv.config import format_bytes
 from edgekv.stream import AnswerEvent, FrameEvent, NoticeEvent, StreamEvent, Summary
 
+_NOTICES = {"restored": "frames in the saved session, which goes on from here"}
+
 
 class Output(Protocol):
     """Shows events; exists so that ``run`` has one loop for both formats."""
@@ -91,6 +93,7 @@ def _summary_json(summary: Summary) -> dict[str, object]:
         "right_answers": summary.num_right,
         "wrong_answers": summary.num_wrong,
         "skipped_questions": summary.num_skipped_questions,
+        "saves": summary.num_saves,
         "duration_s": round(summary.duration_s, 3),
         "kv_pages": {
             "total": stats.num_pages,
@@ -134,7 +137,7 @@ class TextOutput:
             self._show_answer(event)
         elif isinstance(event, NoticeEvent):
             if event.what != "evicted_frames":  # routine once the window is full
-                what = event.what.replace("_", " ")
+                what = _NOTICES.get(event.what, event.what.replace("_", " "))
                 self._console.print(f"[yellow]{_clock(event.time_s)}  {event.count} {what}[/]")
         else:
             self._show_summary(event)

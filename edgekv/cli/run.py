@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, get_args
@@ -14,10 +14,13 @@ import click
 from edgekv.cache.retention import retention_rules
 from edgekv.cli.options import duration, size
 from edgekv.cli.output import JsonlOutput, Output, TextOutput
+from edgekv.errors import SessionFileError
 from edgekv.executors import Device
 
 if TYPE_CHECKING:
     from edgekv.media import VideoSource
+    from edgekv.model import Model
+    from edgekv.session import Session
     from edgekv.stream import StreamRun
 
 
@@ -69,6 +72,28 @@ if TYPE_CHECKING:
     callback=duration,
     help="Stop after this much stream time.",
 )
+@click.option(
+    "--save",
+    "save_to",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the session in FILE: continue from it if it exists, save it at intervals and at the "
+    "end.",
+)
+@click.option(
+    "--save-every",
+    metavar="TIME",
+    callback=duration,
+    default="60s",
+    show_default=True,
+    help="Stream time between saves.",
+)
+@click.option(
+    "--restore/--no-restore",
+    default=True,
+    show_default=True,
+    help="Whether to continue from FILE if it exists.",
+)
 @click.option("--realtime", is_flag=True, help="Play a file at its own pace, as a camera would.")
 @click.option(
     "--format",
@@ -106,6 +131,9 @@ def command(
     device: str,
     max_new_tokens: int,
     max_duration: float | None,
+    save_to: Path | None,
+    save_every: float,
+    restore: bool,
     realtime: bool,
     output_format: str,
     trace_path: Path | None,
@@ -139,7 +167,7 @@ def command(
         edgekv.open_video(
             str(clip.path) if clip else str(source), fps=fps, realtime=realtime
         ) as video,
-        loaded.session(instructions=instructions, retain=retain) as session,
+        _open_session(loaded, save_to if restore else None, instructions, retain) as session,
         output,
     ):
         run = StreamRun(
@@ -148,16 +176,37 @@ def command(
             questions,
             options=edgekv.SamplingOptions(max_new_tokens=max_new_tokens),
             duration_s=max_duration,
+            save_to=save_to,
+            save_every_s=save_every,
         )
-        with _stopping_on_signals(run, video):
-            for event in run.events():
+        # Closing: when the reader of stdout has gone, the session is saved before it closes.
+        with _stopping_on_signals(run, video), closing(run.events()) as events:
+            for event in events:
                 output.show(event)
                 if isinstance(event, Summary):
                     num_wrong = event.num_wrong
+        if run.save_error is not None:
+            raise run.save_error
     if num_wrong:
         click.echo(f"edgekv run: {num_wrong} answers about the demo clip are wrong", err=True)
         return 1
     return 0
+
+
+def _open_session(
+    model: Model, saved: Path | None, instructions: str | None, retain: str
+) -> Session:
+    """The session in the file ``saved``, or a new one when there is none."""
+    if saved is None or not saved.exists():
+        return model.session(instructions=instructions, retain=retain)
+    session = model.restore(saved)
+    if (session.instructions, session.retain) == (instructions, retain):
+        return session
+    session.close()
+    raise SessionFileError(
+        f"{saved}: saved with instructions {session.instructions!r} and --retain {session.retain}; "
+        "give the same, or --no-restore to begin anew"
+    )
 
 
 @contextmanager

@@ -30,7 +30,9 @@ class DecoderExecutor(Protocol):
         """Copy whole pages (n,) -> (n,) in every layer's key and value pool."""
         ...
 
-    def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
+    def read_pages(
+        self, pages: NDArray[np.int32], layers: slice = slice(None)
+    ) -> NDArray[np.generic]:
         """Contents of pages, (num_layers, 2, n, Hk, S, D) in the KV dtype; axis 1: keys, values."""
         ...
 

@@ -104,10 +104,14 @@ class OrtDecoder:
         for pool in self._pools:
             pool[target] = pool[source]
 
-    def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
+    def read_pages(
+        self, pages: NDArray[np.int32], layers: slice = slice(None)
+    ) -> NDArray[np.generic]:
         """Contents of pages, (num_layers, 2, n, Hk, S, D)."""
-        stacked = np.stack([pool[pages] for pool in self._pools])
-        return stacked.reshape(len(self._pools) // 2, 2, *stacked.shape[1:])
+        chosen = range(len(self._pools) // 2)[layers]
+        pools = [self._pools[2 * layer + part] for layer in chosen for part in (0, 1)]
+        stacked = np.stack([pool[pages] for pool in pools])
+        return stacked.reshape(len(chosen), 2, *stacked.shape[1:])
 
     def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
         """Put contents (num_layers, 2, n, Hk, S, D) into pages."""

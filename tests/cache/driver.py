@@ -10,6 +10,7 @@ from tests.cache.world import World
 OPERATIONS: dict[str, int] = {  # how often each is played
     "open": 4,
     "fork": 6,
+    "transplant": 4,
     "append": 30,
     "begin": 20,
     "write": 20,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekv.cache import SegmentTable, check
+from edgekv.cache import PageCache, SegmentTable, Sequence, check
 from edgekv.cache.retention import (
+    Novelty,
     RetentionRule,
     Watermarks,
     Window,
@@ -21,7 +24,7 @@ from edgekv.errors import ContextError, OutOfPagesError
 from tests.cache.compare import assert_same
 from tests.cache.helpers import add, frames, make_cache
 
-RULES = ["window"]
+RULES = ["window", "uniform", "novelty"]
 
 PAGES = st.lists(st.integers(0, 6), min_size=1, max_size=40).filter(any)
 
@@ -35,6 +38,7 @@ def table(num_pages: list[int]) -> SegmentTable:
         num_tokens=np.array(num_pages, np.int32) * 4,
         index=np.arange(n),
         time_s=np.arange(n) / 2,
+        summaries=np.empty((n, 0), np.float32),
     )
 
 
@@ -71,6 +75,16 @@ def test_the_newest_stays_while_the_others_are_enough(
     assert len(num_pages) - 1 not in chosen
 
 
+def test_the_same_segments_give_the_same_choice(rule: RetentionRule) -> None:
+    segments = replace(
+        table([2] * 30),
+        summaries=np.random.default_rng(1).standard_normal((30, 8)).astype(np.float32),
+    )
+    chosen = rule.choose(segments, 11)
+    assert len(chosen) == 6
+    np.testing.assert_array_equal(rule.choose(segments, 11), chosen)
+
+
 def test_nothing_wanted_nothing_chosen(rule: RetentionRule) -> None:
     assert len(rule.choose(table([1, 2, 3]), 0)) == 0
 
@@ -103,11 +117,122 @@ def test_window_drops_the_shortest_oldest_prefix() -> None:
     ]
 
 
+# -- uniform
+
+
+def kept_after(name: str, num_frames: int, marks: Watermarks) -> list[int]:
+    """Numbers of the frames, of one page each, that are left of a stream."""
+    cache = make_cache(marks.high + 1)
+    sequence, rule = cache.open(), retention_rule(name)
+    cache.summaries.keep()
+    for index in range(num_frames):
+        make_room(sequence, 1, rule=rule, marks=marks, num_free=cache.counts.free)
+        add(cache, sequence, "frame", 4, index=index)
+    return [segment.index for segment in sequence.segments]
+
+
+@pytest.mark.parametrize("low", [21, 23, 24])
+@pytest.mark.parametrize("num_frames", [100, 192, 480, 1000])
+def test_no_gap_of_uniform_is_more_than_twice_the_mean_of_two_neighbouring_ones(
+    num_frames: int, low: int
+) -> None:
+    kept = kept_after("uniform", num_frames, Watermarks(24, low))
+    assert kept[0] == 0
+    assert kept[-5:] == list(range(num_frames - 5, num_frames))
+    # What has left the newest quarter since the last batch has not been thinned out yet.
+    past = np.array([index for index in kept if index < num_frames - 6 - 2 * (24 - low + 1)])
+    gaps = np.diff(past)[:-2]
+    assert len(gaps) > 8
+    assert gaps.max() <= (gaps[1:] + gaps[:-1]).min()
+
+
+# -- novelty
+
+
+def pictures(shown: list[int], *, known: bool = True) -> SegmentTable:
+    """Frames of one page that show one of a few pictures each, a little noise on all of them."""
+    rng = np.random.default_rng(0)
+    looks = rng.standard_normal((max(shown) + 1, 16))
+    summaries = looks[shown] + 1e-3 * rng.standard_normal((len(shown), 16))
+    summaries = summaries.astype(np.float32) if known else np.full_like(summaries, np.nan)
+    return replace(table([1] * len(shown)), summaries=summaries)
+
+
+@pytest.mark.parametrize("place", [0, 1, 7, 11])
+def test_novelty_keeps_the_odd_frame_among_alike_ones(place: int) -> None:
+    shown = [0] * 16
+    shown[place] = 1
+    for num_pages in (1, 5, 10):
+        assert place not in Novelty().choose(pictures(shown), num_pages)
+
+
+def test_novelty_keeps_one_of_each_picture_however_often_they_take_turns() -> None:
+    shown = [0, 1, 2] * 6 + [3] * 6
+    gone = Novelty().choose(pictures(shown), 15)
+    assert {shown[i] for i in range(24) if i not in gone} == {0, 1, 2, 3}
+
+
+def test_novelty_prefers_loud_values() -> None:
+    segments = pictures([0, 1, 2, 3, 4, 5, 6, 7])
+    segments.summaries[2] *= 0.01
+    assert Novelty().choose(segments, 1).tolist() == [2]
+
+
+def test_novelty_of_frames_that_nobody_summed_up_is_their_age() -> None:
+    segments = pictures([0, 1, 2, 3, 4, 5, 6, 7], known=False)
+    assert Novelty().choose(segments, 3).tolist() == [0, 1, 2]
+
+
+def test_text_leaves_when_it_is_no_longer_among_the_newest() -> None:
+    segments = pictures([0] * 8)
+    segments.summaries[[3, 7]] = np.nan
+    assert Novelty().choose(segments, 1).tolist() == [3]
+
+
+# -- summaries
+
+
+def sum_up(cache: PageCache, sequence: Sequence, number: float) -> None:
+    """The newest frame is one whose every value is ``number``; unused slots hold NaN."""
+    last = sequence.segments[-1]
+    values = np.full((last.num_pages, 1, 4, 1), np.nan, np.float16)
+    values.swapaxes(1, 2).reshape(-1, 1)[: last.num_tokens] = number
+    cache.summaries.put(last.pages, values, last.num_tokens)
+
+
+def test_a_summary_is_the_mean_over_the_tokens_and_nan_where_none_was_put() -> None:
+    cache = make_cache()
+    cache.summaries.keep()
+    sequence = frames(cache, 2)
+    sum_up(cache, sequence, 3.0)
+    np.testing.assert_array_equal(sequence.summaries()[:, 0], [np.nan, np.nan, 3.0])
+
+
+def test_summaries_leave_with_their_frames_and_a_fork_keeps_its_own() -> None:
+    cache = make_cache(8)
+    cache.summaries.keep()
+    sequence = cache.open()
+    for index in range(3):
+        add(cache, sequence, "frame", 6, index=index)
+        sum_up(cache, sequence, index)
+    with sequence.fork() as fork:
+        sequence.drop([0])
+        assert sequence.summaries()[:, 0].tolist() == [1, 2]
+        assert fork.summaries()[:, 0].tolist() == [0, 1, 2]
+    add(cache, sequence, "frame", 6, index=3)  # in pages that were written before
+    np.testing.assert_array_equal(sequence.summaries()[:, 0], [1, 2, np.nan])
+
+
+def test_nothing_is_kept_before_somebody_asks() -> None:
+    cache = make_cache()
+    assert frames(cache, 2).summaries().shape == (3, 0)
+
+
 # -- names
 
 
 def test_an_unknown_rule_names_the_choices() -> None:
-    with pytest.raises(ValueError, match="retention rule must be one of window, got 'windw'"):
+    with pytest.raises(ValueError, match="one of window, uniform, novelty, got 'windw'"):
         retention_rule("windw")
 
 

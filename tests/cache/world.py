@@ -78,6 +78,24 @@ class World:
         self.pairs.append((sequence.fork(), naive.fork()))
         return True
 
+    def transplant(self, which: int, *_: int) -> bool:
+        """What a save and a restore do: the same tokens in other pages, page by page."""
+        if not self.pairs or len(self.pairs) == MAX_SEQUENCES:
+            return False
+        sequence, naive = self._pick(which)
+        state, before = sequence.export_state(), self.cache.snapshot()
+        try:
+            twin = self.cache.import_state(state)
+        except OutOfPagesError:
+            assert_same(before, self.cache.snapshot())
+            assert self.cache.counts.free < sequence.num_pages
+            return True
+        for pool in (self.slots, *self.written):
+            paged = pool.reshape(-1, self.page_size)
+            paged[twin.table.page_ids] = paged[sequence.table.page_ids]
+        self.pairs.append((twin, naive.fork()))
+        return True
+
     def append(self, which: int, kind: int, size: int, style: int) -> bool:
         """``size`` tokens of a new segment, or continuing the last; positions by ``style``."""
         if not self.pairs:

@@ -159,12 +159,13 @@ def test_int4_keeps_zero_blocks_and_exact_grids() -> None:
     assert not back[:, 1].any()
 
 
-def test_columns_that_no_block_divides_stay_fp16() -> None:
-    weight = np.ones((40, 64), np.float32)
-    graph = ir.from_onnx_text(
-        '<ir_version: 10, opset_import: ["" : 23]>'
-        "g (float[T, 40] x) => (float[T, 64] y) <float[40, 64] w> { y = MatMul(x, w) }"
+def test_rows_that_no_block_divides_stay_fp16() -> None:
+    rows = ir.tensor(np.ones((40, 64), np.float32), name="w")
+    weight = ir.Value(
+        name="w", type=ir.TensorType(rows.dtype), shape=ir.Shape((40, 64)), const_value=rows
     )
-    graph.graph.initializers["w"].const_value = ir.tensor(weight, name="w")
-    store_weights(graph, "int4")
-    assert [node.op_type for node in graph.graph] == ["Cast", "MatMul"]
+    source = ir.Value(name="x", type=weight.type, shape=ir.Shape(("T", 40)))
+    product = ir.node("MatMul", [source, weight])
+    graph = ir.Graph([source], product.outputs, nodes=[product], initializers=[weight])
+    store_weights(ir.Model(graph, ir_version=10), "int4")
+    assert [node.op_type for node in graph] == ["Cast", "MatMul"]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import edgekv
 from edgekv import SamplingOptions
 from edgekv.bundle import Bundle
+from edgekv.cache.retention import retention_rules
 
 Picture = Callable[[int], NDArray[np.uint8]]
 SHORT = SamplingOptions(max_new_tokens=4)
@@ -48,6 +49,23 @@ def test_a_stream_stays_bounded_and_its_counts_add_up(
         assert in_use + stats.pages_free == stats.num_pages
         assert stats.utilisation >= 0.9
     assert stats.utilisation >= 0.95 or stats.num_context_frames < window
+
+
+@pytest.mark.parametrize("rule", retention_rules())
+def test_every_rule_keeps_the_newest_and_forgets_nothing_for_a_fork(
+    model: edgekv.Model, picture: Picture, rule: str
+) -> None:
+    with model.session(retain=rule) as session:
+        push(session, picture, 0, 40)
+        with session.fork() as child:
+            before, kept = child.logits(QUESTION), child.context_frames()
+            push(session, picture, 40, 40)
+            np.testing.assert_array_equal(child.context_frames(), kept)
+            np.testing.assert_array_equal(child.logits(QUESTION), before)
+        frames = session.context_frames()
+        assert len(frames) == session.stats().num_context_frames
+        assert frames[-3:].tolist() == [77, 78, 79]
+        assert (frames[0] == 0) == (rule == "uniform") or rule == "novelty"
 
 
 def test_a_hundred_questions_leave_the_next_logits_bit_identical(

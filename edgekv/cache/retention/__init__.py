@@ -7,20 +7,25 @@ Does not know: what frames show. A new rule is one file here, one line in ``_RUL
     the shared test list.
 """
 
-from edgekv.cache.retention.room import Watermarks, make_room
+from edgekv.cache.retention.novelty import Novelty
+from edgekv.cache.retention.room import Watermarks, make_room, offered
 from edgekv.cache.retention.rules import (
     RetentionRule,
     retention_rule,
     retention_rules,
     rule_name,
 )
+from edgekv.cache.retention.uniform import Uniform
 from edgekv.cache.retention.window import Window
 
 __all__ = [
+    "Novelty",
     "RetentionRule",
+    "Uniform",
     "Watermarks",
     "Window",
     "make_room",
+    "offered",
     "retention_rule",
     "retention_rules",
     "rule_name",

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.retention.rules import rule_name
-from edgekv.cache.segments import SYSTEM_CODE
+from edgekv.cache.segments import SYSTEM_CODE, SegmentTable
 from edgekv.errors import ContextError, OutOfPagesError
 
 if TYPE_CHECKING:
@@ -44,6 +44,12 @@ class Watermarks:
         return 0 if held + wanted <= self.high else held + wanted - self.low
 
 
+def offered(sequence: Sequence, rule: RetentionRule) -> SegmentTable:
+    """All segments of a sequence, with the columns that ``rule`` reads."""
+    table = sequence.segment_table()
+    return replace(table, summaries=sequence.summaries()) if rule.needs_summaries else table
+
+
 def make_room(
     sequence: Sequence, num_pages: int, *, rule: RetentionRule, marks: Watermarks, num_free: int
 ) -> NDArray[np.int64]:
@@ -52,7 +58,7 @@ def make_room(
     They must fit under the high mark (ContextError if they cannot), and into the pool, which has
     ``num_free`` free pages (OutOfPagesError). Dropping to the low mark is tried, never required.
     """
-    table = sequence.segment_table()
+    table = offered(sequence, rule)
     loose = np.flatnonzero(table.kinds != SYSTEM_CODE)
     droppable = int(table.num_pages[loose].sum())
     pinned = sequence.num_pages - droppable

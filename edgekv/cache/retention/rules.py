@@ -12,12 +12,19 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekv.cache.retention.novelty import Novelty
+from edgekv.cache.retention.uniform import Uniform
 from edgekv.cache.retention.window import Window
 from edgekv.cache.segments import SegmentTable
 
 
 class RetentionRule(Protocol):
     """Chooses what to forget. A protocol, so that users can bring a rule of their own."""
+
+    @property
+    def needs_summaries(self) -> bool:
+        """Whether ``choose`` reads ``segments.summaries``; otherwise none are computed."""
+        ...
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """Which of ``segments`` (oldest first, none pinned) to drop: (k,) indices, ascending.
@@ -30,6 +37,8 @@ class RetentionRule(Protocol):
 
 _RULES: dict[str, Callable[[], RetentionRule]] = {
     "window": Window,
+    "uniform": Uniform,
+    "novelty": Novelty,
 }
 
 

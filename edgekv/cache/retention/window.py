@@ -16,6 +16,8 @@ from edgekv.cache.segments import SegmentTable
 class Window:
     """Drops the oldest segments until enough pages are given back."""
 
+    needs_summaries = False
+
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """The shortest prefix that gives ``num_pages`` pages back."""
         given_back = np.cumsum(segments.num_pages)

@@ -1,0 +1,51 @@
+"""``novelty``: of the past, drop what looks like another frame that stays; the newest stay whole.
+
+InfiniPot-V at the level of frames: redundancy is similarity to what is kept, importance is the norm
+of the values, and no question is needed for either.
+Owns: nothing. Guarantees: the same segments give the same choice; of frames that are equal, the
+    newest is the last to leave.
+Does not know: where summaries come from (``FrameSummaries``); it is given one vector a frame.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.cache.retention.thinning import thin_out
+from edgekv.cache.segments import SegmentTable
+
+
+class Novelty:
+    """Drops the frame with the smallest (1 - cosine to the nearest other) * norm, again and again.
+
+    The nearest of all kept frames counts, not only of the two beside it: what comes back later is
+    held once, and a street that is empty again and again is remembered empty only once.
+    Segments without a summary (text) leave as soon as they are not among the newest.
+    """
+
+    needs_summaries = True
+
+    def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
+        """From the past, one after another, the most redundant frame."""
+        known = ~np.isnan(segments.summaries).any(axis=1) & (segments.summaries.shape[1] > 0)
+        norms = np.linalg.norm(segments.summaries, axis=1)  # (n,) NaN = no summary
+        unit = segments.summaries / np.maximum(norms, np.finfo(np.float32).tiny)[:, None]
+        unit[~known] = 0
+        away = np.maximum(1 - unit @ unit.T, 0).astype(np.float64)  # (n, n) distances
+        away[:, ~known] = np.inf
+        np.fill_diagonal(away, np.inf)
+        nearest = away.argmin(axis=1)  # (n,)
+        scores = np.full(len(segments), -1.0)
+        rows = np.flatnonzero(known)
+
+        def rate(which: NDArray[np.intp]) -> None:
+            nearest[which] = away[which].argmin(axis=1)
+            scores[which] = away[which, nearest[which]] * norms[which]
+
+        def forget(place: int) -> None:
+            away[:, place] = np.inf
+            rate(rows[nearest[rows] == place])
+
+        rate(rows)
+        return thin_out(segments, num_pages, scores, forget)

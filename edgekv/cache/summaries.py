@@ -1,0 +1,65 @@
+"""What each frame's pages say in one vector: for retention rules that compare frames.
+
+Owns: one array with a row for every page of the pool; a frame's row is that of its first page.
+Guarantees: nothing is taken until somebody asks for summaries, and nothing grows afterwards; pages
+    that are written anew have no summary until one is put, so a stale one is never read; forks
+    share rows as they share pages, because pages of a frame are never written again.
+Does not know: who reads pages, which rule compares, how.
+
+A summary is the mean of the frame's *values* in one layer. Keys would have to be turned back by the
+position they were written at; values carry no position, whatever the model's rotation is. Measured
+on the demo model, unrotated keys chose no better. Two thirds of the way through the layers a value
+says what is in the picture; the first layers say how the picture looks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.cache.segments import FRAME_CODE
+from edgekv.config import KVGeometry
+
+
+class FrameSummaries:
+    """Rows (num_pages, width) float32, NaN = none; width 0 until ``keep``."""
+
+    def __init__(self, geometry: KVGeometry, num_pages: int) -> None:
+        self.layer = 2 * geometry.num_layers // 3  # whose values are summed up
+        self._width = geometry.num_kv_heads * geometry.head_dim
+        self._rows = np.empty((num_pages, 0), dtype=np.float32)
+
+    @property
+    def kept(self) -> bool:
+        """Whether anybody has asked for summaries."""
+        return self._rows.shape[1] > 0
+
+    def keep(self) -> None:
+        """Take the memory, once: ``num_pages * num_kv_heads * head_dim`` float32."""
+        if not self.kept:
+            self._rows = np.full((len(self._rows), self._width), np.nan, dtype=np.float32)
+
+    def put(
+        self,
+        pages: NDArray[np.int32],  # (n,) of one frame, in order
+        values: NDArray[np.generic],  # (n, Hk, S, D) their values in ``layer``
+        num_tokens: int,
+    ) -> None:
+        """Sum up a frame. Slots behind its last token are not looked at."""
+        tokens = values.swapaxes(1, 2).reshape(-1, self._width)[:num_tokens]
+        self._rows[pages[0]] = tokens.mean(axis=0, dtype=np.float32)
+
+    def forget(self, pages: NDArray[np.int32]) -> None:
+        """Pages (n,) are about to hold something else."""
+        if self.kept:
+            self._rows[pages] = np.nan
+
+    def of(
+        self,
+        first_pages: NDArray[np.int32],  # (n,) of n segments
+        kinds: NDArray[np.int8],  # (n,)
+    ) -> NDArray[np.float32]:
+        """(n, width) summaries, a copy; NaN where there is none."""
+        rows: NDArray[np.float32] = self._rows[first_pages]
+        rows[kinds != FRAME_CODE] = np.nan
+        return rows

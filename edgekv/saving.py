@@ -1,0 +1,179 @@
+"""Between a session and its file: what is written, and what must agree before it is read back.
+
+Owns: ``SessionRecord``, what a session file's ``meta`` says, and which blocks it has.
+Guarantees: a save holds the model's lock only while it copies, never while the disk flushes, and
+takes memory for one chunk of pages; a restore that fails gives every page back.
+Does not know: the bytes of the format, how a session uses what it gets back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.atomic_file import replacing
+from edgekv.bundle.decode import decode
+from edgekv.cache import Sequence, SequenceState
+from edgekv.cache.retention import retention_rule
+from edgekv.errors import BundleError, SessionFileError
+from edgekv.generate import Runner
+from edgekv.limits import Limits, check_saved_fits, plan_limits
+from edgekv.session_file import Block, SessionFile, write_session_file
+from edgekv.types import ModelIdentity
+
+_PAGES = "pages"  # (num_pages, num_layers, 2, Hk, S, D)
+_CHUNK_BYTES = 4 << 20
+
+
+@dataclass(slots=True)
+class SessionRecord:
+    """What a session knows beside the tokens of its context; the session keeps it up to date."""
+
+    retain: str  # the rule's name
+    instructions: str | None
+    reserve_tokens: int
+    last_time_s: float | None = None  # None = no frame yet
+    num_frames: int = 0  # pushed since the session began
+    num_evicted_frames: int = 0
+    num_questions: int = 0
+
+    def __post_init__(self) -> None:
+        retention_rule(self.retain)
+        if self.reserve_tokens < 2:
+            raise ValueError(f"reserve_tokens must be at least 2, got {self.reserve_tokens}")
+        if min(self.num_frames, self.num_evicted_frames, self.num_questions) < 0:
+            raise ValueError("counts must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class _Meta:
+    model: ModelIdentity
+    session: SessionRecord
+
+
+def save_context(
+    path: str | Path,
+    runner: Runner,
+    sequence: Sequence,
+    model: ModelIdentity,
+    record: SessionRecord,
+) -> int:
+    """Write ``sequence`` to ``path``, as a whole or not at all: the file's size in bytes.
+
+    Raises SessionFileError when the file cannot be written; what was there is there still.
+    """
+    try:
+        with replacing(path) as file, runner.lock:
+            meta = _Meta(model, record)
+            state = sequence.export_state()
+            blocks = {_PAGES: _page_block(runner, sequence.table.page_ids, state.valid)}
+            blocks |= {name: Block.whole(array) for name, array in state.to_arrays().items()}
+            return write_session_file(file, asdict(meta), blocks)
+    except OSError as error:
+        raise SessionFileError(f"{path}: cannot be saved ({error.strerror or error})") from None
+
+
+def _page_block(runner: Runner, pages: NDArray[np.int32], valid: NDArray[np.int32]) -> Block:
+    empty = runner.read_pages(pages[:0])
+    step = _pages_per_chunk(runner)
+
+    def chunks() -> Iterator[NDArray[np.generic]]:
+        for start in range(0, pages.size, step):
+            part = slice(start, start + step)
+            contents = np.ascontiguousarray(runner.read_pages(pages[part]))
+            # Slots without a token hold what others left there: not this session's to write down.
+            for page, num_valid in zip(contents, valid[part], strict=True):
+                page[..., num_valid:, :] = 0
+            yield contents
+
+    return Block(empty.dtype, (pages.size, *empty.shape[1:]), chunks())
+
+
+def restore_context(
+    path: str | Path,
+    runner: Runner,
+    model: ModelIdentity,
+    *,
+    num_frame: int,  # tokens
+    max_context_tokens: int,
+) -> tuple[Sequence, Limits, SessionRecord]:
+    """What ``save_context`` wrote, in free pages, and what bounds it here.
+
+    Raises SessionFileError (damaged, another format or model), BudgetError (no room); the pool is
+    as before then.
+    """
+    with SessionFile(path) as file:
+        record, state = _read_state(file, model)
+        with runner.lock:
+            check_saved_fits(runner.cache, state.num_pages, record.reserve_tokens)
+            limits = plan_limits(
+                runner.cache,
+                num_start=state.num_pinned_tokens,
+                num_frame=num_frame,
+                max_context_tokens=max_context_tokens,
+                reserve_tokens=record.reserve_tokens,
+            )
+            try:
+                sequence = runner.cache.import_state(state)
+            except ValueError as error:
+                raise SessionFileError(f"{file.name}: {error}") from None
+        _load_pages(file, runner, sequence)
+    return sequence, limits, record
+
+
+def _read_state(file: SessionFile, model: ModelIdentity) -> tuple[SessionRecord, SequenceState]:
+    """What the session and its cache knew."""
+    try:
+        meta = decode(_Meta, file.meta, file.name)
+        _check_model(file.name, meta.model, model)
+        arrays = {name: file.array(name) for name in file.names if name != _PAGES}
+        state = SequenceState.from_arrays(arrays, max(model.geometry.num_rope_axes, 1))
+    except BundleError as error:
+        raise SessionFileError(str(error)) from None
+    except ValueError as error:
+        raise SessionFileError(f"{file.name}: {error}") from None
+    return meta.session, state
+
+
+def _check_model(where: str, saved: ModelIdentity, here: ModelIdentity) -> None:
+    if saved == here:
+        return
+    if saved.weights_sha256 != here.weights_sha256:
+        raise SessionFileError(
+            f"{where}: saved with the model {saved.name} {saved.weights_sha256[:12]}, "
+            f"this one is {here.name} {here.weights_sha256[:12]}"
+        )
+    if saved.geometry != here.geometry:
+        old, new = asdict(saved.geometry), asdict(here.geometry)
+        key = next(key for key in old if old[key] != new[key])
+        raise SessionFileError(
+            f"{where}: saved with {key} {old[key]} of the KV pool, this model has {new[key]}"
+        )
+    raise SessionFileError(
+        f"{where}: saved with operator version {saved.operator_version} of {saved.name}, this "
+        f"model has version {here.operator_version} and the name {here.name}"
+    )
+
+
+def _load_pages(file: SessionFile, runner: Runner, sequence: Sequence) -> None:
+    """Fill the pages of an imported sequence, and close it again when the file is damaged."""
+    pages, start = sequence.table.page_ids.copy(), 0
+    try:
+        empty = runner.read_pages(pages[:0])
+        expected = (empty.dtype, (pages.size, *empty.shape[1:]))
+        if file.dtype_and_shape(_PAGES) != expected:
+            raise SessionFileError(f"{file.name}: block {_PAGES!r} must be {expected}")
+        for contents in file.chunks(_PAGES, _pages_per_chunk(runner)):
+            runner.write_pages(pages[start : start + len(contents)], contents)
+            start += len(contents)
+    except BaseException:
+        runner.close(sequence)
+        raise
+
+
+def _pages_per_chunk(runner: Runner) -> int:
+    return max(_CHUNK_BYTES // runner.cache.geometry.page_bytes, 1)

@@ -1,0 +1,100 @@
+"""``edgekv run --save``: the same command line goes on where the last run was cut off."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgekv.cli import main
+from tests.cli.test_run import QUESTION, write_clip
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_clip(tmp_path_factory.mktemp("clips") / "clip.mp4", 100)
+
+
+def run(capfd: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> tuple[str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *map(str, arguments), "--prompt", QUESTION, "--max-new-tokens", "2"])
+    shown = capfd.readouterr()
+    assert ended.value.code == code, shown.err
+    return shown.out, shown.err
+
+
+def lines(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_second_run_goes_on_from_the_first(
+    capfd: pytest.CaptureFixture[str], clip: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "street.session"
+    common = (clip, "--save", path, "--format", "jsonl", "--every", "4s")
+    first = lines(run(capfd, *common)[0])
+    assert [line["time_s"] for line in first[:-1]] == [4.0, 8.0]
+    assert (first[-1]["saves"], first[-1]["context_frames"]) == (1, 20)
+    second = lines(run(capfd, *common, "--kv-budget", "2MiB")[0])
+    assert second[0] == {"type": "event", "event": "restored", "time_s": 9.5, "count": 20}
+    assert [line["time_s"] for line in second if line["type"] == "answer"] == [13.5, 17.5]
+    summary = second[-1]
+    assert summary["frames"] == 20
+    assert summary["context_frames"] + summary["evicted_frames"] == 40
+    text, _ = run(capfd, clip, "--save", path, "--duration", "1s", "--save-every", "500ms")
+    assert "00:19.0" in text
+    assert "frames in the saved session, which goes on from here" in text
+    fresh = lines(run(capfd, *common, "--no-restore")[0])
+    assert [line["type"] for line in fresh] == ["answer", "answer", "summary"]
+    assert fresh[-1]["context_frames"] == 20
+
+
+def test_what_cannot_be_continued_gets_one_line(
+    capfd: pytest.CaptureFixture[str], clip: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.session"
+    run(capfd, clip, "--save", path, "--duration", "1s", "--instructions", "Watch.")
+    for arguments, said, code in (
+        (("--save", path), "saved with instructions 'Watch.' and --retain window", 1),
+        (("--save", tmp_path), "is a directory", 2),
+        (("--save", clip), "clip.mp4: not a saved session", 1),
+        (("--save", path, "--save-every", "0s"), "duration must be positive", 2),
+    ):
+        before = path.read_bytes()
+        _, error = run(capfd, clip, *arguments, code=code)
+        assert said in error
+        assert len(error.splitlines()) == 1
+        assert path.read_bytes() == before
+    missing = tmp_path / "no" / "a.session"
+    shown, error = run(
+        capfd, clip, "--save", missing, "--duration", "1s", "--format", "jsonl", code=1
+    )
+    assert [line["type"] for line in lines(shown)] == ["answer", "event", "summary"]
+    assert lines(shown)[1]["event"] == "failed_saves"
+    assert "a.session: cannot be saved (No such file or directory)" in error
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_ended_can_be_continued(
+    capfd: pytest.CaptureFixture[str], clip: Path, tmp_path: Path, end: signal.Signals
+) -> None:
+    path = tmp_path / "a.session"
+    command = [
+        sys.executable, "-m", "edgekv", "run", clip, "--prompt", QUESTION, "--every", "1s",
+        "--realtime", "--format", "jsonl", "--save", path, "--save-every", "500ms",
+    ]  # fmt: skip
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(end)
+        rest, _ = process.communicate(timeout=60)
+    if end != signal.SIGKILL:
+        assert process.returncode == 0
+        assert json.loads(rest.splitlines()[-1])["saves"] >= 2
+    shown, _ = run(capfd, clip, "--save", path, "--duration", "1s", "--format", "jsonl")
+    assert lines(shown)[0]["event"] == "restored"
+    assert list(tmp_path.iterdir()) == [path]
