@@ -21,7 +21,7 @@ from edgekv.trace.timeline import ENDS
 from edgekv.trace.view import View, share_floor, typical_life_s
 from edgekv.trace.words import Words, axis_ticks
 
-_TYPES = {"u1": np.uint8, "i4": np.int32, "f4": np.float32}
+_TYPES = {"u1": np.uint8, "u2": np.uint16, "i4": np.int32, "f4": np.float32}
 
 
 def page_html(view: View, words: Words) -> str:
@@ -63,9 +63,9 @@ def _data(view: View, words: Words) -> dict[str, Any]:
         "share_from": share_floor(view),
         "ends": ENDS,
         "runs": {
-            "row": _packed("i4", view.runs.row),
-            "start": _packed("i4", view.runs.start),
-            "stop": _packed("i4", view.runs.stop),
+            "row": _packed("u2", view.runs.row),
+            "start": _packed("u2", view.runs.start),
+            "stop": _packed("u2", view.runs.stop),
             "life": _packed("i4", life),
         },
         "lives": _lives(view, shown),

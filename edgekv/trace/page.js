@@ -2,7 +2,7 @@
 // Draws what the "data" element holds: all panels on one canvas, the cross hair on another.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const types = { u1: Uint8Array, i4: Int32Array, f4: Float32Array };
+  const types = { u1: Uint8Array, u2: Uint16Array, i4: Int32Array, f4: Float32Array };
   const array = ([type, text]) => {
     const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
     return new types[type](bytes.buffer);
@@ -41,7 +41,7 @@
     add("lanes", data.questions ? "Contexts and forks; questions in the last row" : "Contexts and forks", lanes);
     add("used", "Pages in use", 64);
     add("share", "Utilisation: slots of live pages that hold a token", 48);
-    add("alloc", "Allocation latency, µs: median line, 99th percentile dots", 64);
+    add("alloc", "Allocation latency: median line, 99th percentile dots", 64);
     height = y + 40;
   }
 
@@ -159,7 +159,7 @@
       for (let e = from; e <= to; e++) {
         const y = p.y + p.h * (1 - (e - from) / (to - from));
         if (e > from && e < to) grid(g, p, y);
-        const name = (10 ** e).toLocaleString("en");
+        const name = e < 3 ? `${10 ** e} µs` : e < 6 ? `${10 ** (e - 3)} ms` : `${10 ** (e - 6)} s`;
         if (e === to || e === from || p.h / (to - from) > 20) label(g, name, e === to ? y + 6 : e === from ? y - 5 : y);
       }
       g.fillStyle = color.muted;

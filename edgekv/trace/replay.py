@@ -175,8 +175,8 @@ class _Replay:
             self._cache.allocator.end_step(self._steps.pop(event.step))
         elif isinstance(event, Held) and event.segments:
             raise TraceError(
-                f"{self._path}: sequence {event.sequence} held pages before the log began; "
-                "only a log of everything can be replayed"
+                f"{self._path}: sequence {event.sequence} has pages from before or outside the "
+                "log; only a log of everything can be replayed"
             )
         elif isinstance(event, Held):
             self._sequences[event.sequence] = self._cache.open()

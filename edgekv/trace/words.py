@@ -101,10 +101,12 @@ def _notes(log: TraceLog, view: View, num_frames: int) -> list[str]:
     ]
     if view.pages_per_row > 1:
         notes.append(f"One row stands for {view.pages_per_row:.3g} pages; the newest is shown.")
-    if len(view.timeline.spans.page) > len(view.runs.row):
+    num_events = len(view.timeline.at_us)
+    if num_events > view.num_columns:
         notes.append(
-            "Downsampled by time: what came and went within one column may be covered by what came "
-            "after it; curves show each column’s extreme."
+            f"Downsampled by time, {num_events:,} events into {view.num_columns:,} columns: what "
+            "came and went within one column may be covered by what came after it; curves show "
+            "each column’s extreme."
         )
     if not log.from_start:
         notes.append("The log begins in the middle of the run; older parts were rotated away.")

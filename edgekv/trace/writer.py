@@ -282,6 +282,6 @@ def held(sequence: Sequence, at_us: int, *, restored: bool) -> Held:
         kind = KINDS.index(CACHE_KINDS[row["kind"]])
         numbers = (int(row["id"]), kind, int(row["num_tokens"]), int(row["index"]))
         segments.append(HeldSegment(*numbers, float(row["time_s"]), tuple(pages), tuple(valid)))
-    next_segment = segments[-1].id + 1 if segments else 0
+    next_segment = sequence.export_state().next_segment_id
     origin: Origin = "restored" if restored else "carried"
     return Held(at_us, sequence.id, origin, next_segment, tuple(segments))

@@ -31,7 +31,7 @@ def page_data(html: str) -> dict[str, Any]:
 
 
 def column(packed: list[str]) -> np.ndarray:
-    kinds = {"u1": np.uint8, "i4": np.int32, "f4": np.float32}
+    kinds = {"u1": np.uint8, "u2": np.uint16, "i4": np.int32, "f4": np.float32}
     return np.frombuffer(base64.b64decode(packed[1]), kinds[packed[0]])
 
 

@@ -12,28 +12,46 @@ from edgekv.cache.segments import SegmentTable
 from edgekv.errors import TraceError
 from edgekv.trace import TraceWriter, read_log
 from edgekv.trace.replay import replay
-from edgekv.trace.timeline import build_timeline
+from edgekv.trace.timeline import Timeline, build_timeline
 from tests.cache.driver import play
 from tests.cache.test_machine import WORLDS
 from tests.cache.world import World
 from tests.trace.streams import make_cache, stream, write_log
 
 
-@pytest.mark.parametrize("name", WORLDS)
-def test_random_operations_replay_to_the_same_decisions(tmp_path: Path, name: str) -> None:
-    world = World(**WORLDS[name])
-    log = TraceWriter(world.cache, tmp_path / "t")
+class Explained(World):
+    """A world whose log explains every page: nothing is restored from elsewhere."""
+
+    def transplant(self, *_: int) -> bool:
+        return False
+
+
+def played(world: World, path: Path) -> Timeline:
+    """Random operations, logged; what the log says in the end must be what the cache says."""
+    log = TraceWriter(world.cache, path)
     play(world, 11, 300)
     log.close()
-    result = replay(read_log(tmp_path / "t"))
-    assert result.difference is None
-    assert min(result.num_appends, result.num_drops, result.num_counts) > 0
-    timeline = build_timeline(read_log(tmp_path / "t"))
+    timeline = build_timeline(read_log(path))
     assert timeline.free[-1] == timeline.num_pages
     assert timeline.tokens[-1] == 0
     assert timeline.in_flight[-1] == 0
     assert min(timeline.spans.to_us) >= 0
     assert timeline.peak == world.cache.counts.peak
+    return timeline
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_random_operations_replay_to_the_same_decisions(tmp_path: Path, name: str) -> None:
+    played(Explained(**WORLDS[name]), tmp_path / "t")
+    result = replay(read_log(tmp_path / "t"))
+    assert result.difference is None
+    assert min(result.num_appends, result.num_drops, result.num_counts) > 0
+
+
+def test_a_log_with_a_restored_session_is_drawn_but_not_replayed(tmp_path: Path) -> None:
+    played(World(**WORLDS["rope"]), tmp_path / "t")
+    with pytest.raises(TraceError, match="has pages from before or outside the log"):
+        replay(read_log(tmp_path / "t"))
 
 
 def test_a_stream_with_questions_replays(tmp_path: Path) -> None:
@@ -87,7 +105,7 @@ def test_a_log_without_its_beginning_is_drawn_but_not_replayed(tmp_path: Path) -
             fork.append("text", 5).abort()
         sequence.close()
     log.close()
-    with pytest.raises(TraceError, match="held pages before the log began"):
+    with pytest.raises(TraceError, match="has pages from before or outside the log"):
         replay(read_log(tmp_path / "t"))
     timeline = build_timeline(read_log(tmp_path / "t"))
     assert timeline.most_frames == 20
