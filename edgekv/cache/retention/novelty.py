@@ -2,8 +2,8 @@
 
 InfiniPot-V at the level of frames: redundancy is similarity to what is kept, importance is the norm
 of the values, and no question is needed for either.
-Owns: nothing. Guarantees: the same segments give the same choice; of frames that are equal, the
-    newest is the last to leave.
+Owns: nothing. Guarantees: the same segments give the same choice; a frame unlike all others stays
+    while there are frames that are alike.
 Does not know: where summaries come from (``FrameSummaries``); it is given one vector a frame.
 """
 
