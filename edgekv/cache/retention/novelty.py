@@ -2,8 +2,8 @@
 
 InfiniPot-V at the level of frames: redundancy is similarity to what is kept, importance is the norm
 of the values, and no question is needed for either.
-Owns: nothing. Guarantees: the same segments give the same choice; of frames that are equal, the
-    newest is the last to leave.
+Owns: nothing. Guarantees: the same segments give the same choice; a frame unlike all others stays
+    while there are frames that are alike.
 Does not know: where summaries come from (``FrameSummaries``); it is given one vector a frame.
 """
 
@@ -12,15 +12,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.retention.thinning import thin_out
+from edgekv.cache.retention.thinning import Gaps, thin_out
 from edgekv.cache.segments import SegmentTable
 
 
 class Novelty:
-    """Drops the frame with the smallest (1 - cosine to the nearest other) * norm, again and again.
+    """Drops, again and again, the frame with the smallest (1 - cosine to the nearest) * norm * gap.
 
     The nearest of all kept frames counts, not only of the two beside it: what comes back later is
     held once, and a street that is empty again and again is remembered empty only once.
+    The gap that it would leave behind counts so that no stretch of time is forgotten altogether.
     Segments without a summary (text) leave as soon as they are not among the newest.
     """
 
@@ -37,15 +38,17 @@ class Novelty:
         np.fill_diagonal(away, np.inf)
         nearest = away.argmin(axis=1)  # (n,)
         scores = np.full(len(segments), -1.0)
-        rows = np.flatnonzero(known)
+        rows, gaps = np.flatnonzero(known), Gaps(segments.ids)
 
         def rate(which: NDArray[np.intp]) -> None:
             nearest[which] = away[which].argmin(axis=1)
-            scores[which] = away[which, nearest[which]] * norms[which]
+            scores[which] = away[which, nearest[which]] * norms[which] * gaps.widths[which]
 
         def forget(place: int) -> None:
             away[:, place] = np.inf
-            rate(rows[nearest[rows] == place])
+            changed = known & (nearest == place)
+            changed[gaps.close_up(place)] = True
+            rate(np.flatnonzero(changed & known))
 
         rate(rows)
         return thin_out(segments, num_pages, scores, forget)

@@ -10,31 +10,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.retention.thinning import thin_out
+from edgekv.cache.retention.thinning import Gaps, thin_out
 from edgekv.cache.segments import SegmentTable
 
 
 class Uniform:
-    """Drops whatever leaves the smallest gap behind. Gaps are counted in segments of the stream,
-    which ids number, so frames without a time are thinned out like any others."""
+    """Drops whatever leaves the smallest gap behind."""
 
     needs_summaries = False
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """From the past, one after another, the segment whose neighbours stand closest."""
-        ids, n = segments.ids, len(segments)
-        before, after = np.arange(-1, n - 1), np.arange(1, n + 1)  # what stands beside each, now
-        gaps = np.full(n, np.inf)
-        gaps[1:-1] = ids[2:] - ids[:-2]
+        gaps = Gaps(segments.ids)
 
-        def close_up(place: int) -> None:
-            left, right = int(before[place]), int(after[place])
-            if right < n:
-                before[right] = left
-            if left >= 0:
-                after[left] = right
-            for beside in (left, right):
-                if 0 <= beside < n and before[beside] >= 0 and after[beside] < n:
-                    gaps[beside] = ids[after[beside]] - ids[before[beside]]
+        def forget(place: int) -> None:
+            gaps.close_up(place)
 
-        return thin_out(segments, num_pages, gaps, close_up)
+        return thin_out(segments, num_pages, gaps.widths, forget)
