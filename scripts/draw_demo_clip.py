@@ -27,6 +27,7 @@ sys.path[:0] = [str(_HERE), str(_HERE.parent)]
 from demo_training.data import Encoder  # noqa: E402  (found through the path above)
 from demo_training.evaluate import answers_right  # noqa: E402
 from demo_training.model import Trainee  # noqa: E402
+
 from edgekv.demo import KINDS, MAX_FRAMES, Clip, Question, Scene, Window, ask_window  # noqa: E402
 from edgekv.demo.clip import MIN_FRAMES  # noqa: E402
 

@@ -19,6 +19,7 @@ sys.path[:0] = [str(_HERE), str(_HERE.parent)]
 from demo_training.data import Encoder  # noqa: E402  (found through the path above)
 from demo_training.evaluate import score_clips, score_streams  # noqa: E402
 from demo_training.model import Trainee  # noqa: E402
+
 from edgekv.demo import MAX_FRAMES  # noqa: E402
 
 

@@ -6,7 +6,6 @@ Owns the schedule. Guarantees that a run stopped at any time goes on from its la
 from __future__ import annotations
 
 import copy
-import os
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -137,7 +136,7 @@ class Trainer:
             },
             part,
         )
-        os.replace(part, self.out / "checkpoint.pt")
+        part.replace(self.out / "checkpoint.pt")
         save_folder(self.average.model, self.tokenizer, self.out / "hf")
 
     def resume(self) -> None:

@@ -21,6 +21,7 @@ from demo_training.evaluate import Context  # noqa: E402
 from demo_training.model import Trainee, build_config, build_model  # noqa: E402
 from demo_training.save import save_folder  # noqa: E402
 from demo_training.tokenizer import build_tokenizer  # noqa: E402
+
 from edgekv.demo import Clip, Window, draw_clip  # noqa: E402
 from edgekv.demo.evaluation import ask_all  # noqa: E402
 
