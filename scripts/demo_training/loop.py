@@ -6,7 +6,6 @@ Owns the schedule. Guarantees that a run stopped at any time goes on from its la
 from __future__ import annotations
 
 import copy
-import os
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -20,11 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from demo_training.curriculum import Phase, phases
 from demo_training.data import (
     TRAINING_SEEDS,
     Batch,
     Encoder,
-    Mix,
     draw_batch,
     patch_labels,
     preprocess,
@@ -40,61 +39,11 @@ from demo_training.model import (
 )
 from demo_training.optimizer import build_optimizers, set_rates
 from demo_training.save import save_folder
-from edgekv.demo import KINDS, Kind, Scene
+from edgekv.demo import Scene
 
-WINDOW: Final = 24  # frames the model is trained to look at
 _AUXILIARY: Final = 0.2
 _AVERAGING: Final = 0.998
 _VISION_EVERY: Final = 3  # steps between updates of the vision tower once questions are learned
-_WEIGHTS: Final[dict[Kind, float]] = {  # the kinds that are hard to learn come oftener
-    "visible": 2.0,
-    "shape": 0.5,
-    "colour": 1.2,
-    "count": 0.8,
-    "list": 1.2,
-    "where": 1.5,
-    "direction": 1.2,
-    "appeared": 2.0,
-    "seen": 2.0,
-    "first": 0.8,
-    "gone": 1.8,
-    "caption": 1.2,
-}
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A part of the training: its end as a share of the whole, and the batches drawn in it."""
-
-    name: str
-    end: float
-    mixes: tuple[Mix, ...]
-
-
-def phases(scale: float) -> tuple[Phase, ...]:
-    """The curriculum; ``scale`` multiplies the number of sequences in a batch."""
-
-    def mix(sequences: int, frames: int, questions: int, window: int | None = None) -> Mix:
-        weights = tuple(_WEIGHTS[k] for k in KINDS)
-        return Mix(max(1, round(sequences * scale)), frames, questions, KINDS, weights, window)
-
-    short = (mix(48, 1, 5), mix(24, 3, 8), mix(16, 4, 10))
-    middle = (mix(24, 2, 6), mix(12, 6, 12), mix(8, 12, 14), mix(4, 24, 20))
-    whole = (mix(32, 1, 5), mix(20, 3, 8), mix(10, 8, 14), mix(4, 24, 28), mix(4, 24, 28))
-    stream = (
-        mix(20, 3, 8),
-        mix(10, 8, 14),
-        mix(4, 24, 28),
-        mix(2, 48, 44, WINDOW),
-        mix(2, 56, 44, WINDOW),
-    )
-    return (
-        Phase("vision", 0.05, ()),
-        Phase("short", 0.15, short),
-        Phase("middle", 0.40, middle),
-        Phase("whole", 0.62, whole),
-        Phase("stream", 1.0, stream),
-    )
 
 
 @dataclass
@@ -187,7 +136,7 @@ class Trainer:
             },
             part,
         )
-        os.replace(part, self.out / "checkpoint.pt")
+        part.replace(self.out / "checkpoint.pt")
         save_folder(self.average.model, self.tokenizer, self.out / "hf")
 
     def resume(self) -> None:

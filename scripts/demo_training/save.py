@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -39,8 +38,8 @@ def save_folder(
         json.dumps(_preprocessor_config(), indent=2) + "\n"
     )
     if folder.exists():
-        os.replace(folder, old)
-    os.replace(part, folder)
+        folder.replace(old)
+    part.replace(folder)
     shutil.rmtree(old, ignore_errors=True)
 
 

@@ -26,7 +26,8 @@ def test_the_file_shows_the_drawn_frames(drawn: Clip) -> None:
     assert source.get(cv2.CAP_PROP_FPS) == clip.fps
     for frame in drawn.frames:
         more, picture = source.read()
-        assert more and picture.shape == (256, 256, 3)
+        assert more
+        assert picture.shape == (256, 256, 3)
         small = cv2.resize(picture, (64, 64), interpolation=cv2.INTER_AREA)[:, :, ::-1]
         assert np.abs(small.astype(int) - frame).mean() < 2.5
     assert not source.read()[0]
@@ -43,5 +44,6 @@ def test_questions_are_in_time_and_of_many_kinds() -> None:
     clip = demo_clip()
     times = [q.time_s for q in clip.questions]
     assert times == sorted(times)
-    assert 0 <= times[0] and times[-1] < clip.duration_s
+    assert times[0] >= 0
+    assert times[-1] < clip.duration_s
     assert {q.kind for q in clip.questions} == set(KINDS)

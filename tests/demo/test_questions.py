@@ -58,40 +58,67 @@ def moving(clip: Clip, frame: int, name: str) -> str:
 
 def second_reading(clip: Clip, q: Question) -> str:
     """The answer, found frame by frame."""
+    readings = {
+        "visible": read_yes_no,
+        "seen": read_yes_no,
+        "appeared": read_appeared,
+        "shape": read_shape_or_colour,
+        "colour": read_shape_or_colour,
+        "count": lambda c, q: ["none", "one", "two", "three"][len(objects_in(c, q.last))],
+        "list": lambda c, q: ", ".join(objects_in(c, q.last)) or "nothing",
+        "where": read_where,
+        "direction": lambda c, q: moving(c, q.last, asked_about(q)),
+        "first": lambda c, q: next(n for f in frames_of(q) for n in objects_in(c, f)),
+        "gone": read_gone,
+        "caption": read_caption,
+    }
+    return readings[q.kind](clip, q)
+
+
+def frames_of(q: Question) -> range:
+    return range(q.first, q.last + 1)
+
+
+def objects_seen(clip: Clip, q: Question) -> list[str]:
+    return [n for n in NAMES if any(n in objects_in(clip, f) for f in frames_of(q))]
+
+
+def read_yes_no(clip: Clip, q: Question) -> str:
+    known = objects_in(clip, q.last) if q.kind == "visible" else objects_seen(clip, q)
+    return "yes" if asked_about(q) in known else "no"
+
+
+def read_appeared(clip: Clip, q: Question) -> str:
+    away = False
+    for f in frames_of(q):
+        here = state(clip, f, NAMES[asked_about(q)])
+        if away and here == "there":
+            return "yes"
+        away = away or here == "away"
+    return "no"
+
+
+def read_shape_or_colour(clip: Clip, q: Question) -> str:
+    known, wanted = (0, 1) if q.kind == "shape" else (1, 0)
+    names = [n.split() for n in objects_in(clip, q.last)]
+    return next(n[wanted] for n in names if n[known] == asked_about(q))
+
+
+def read_where(clip: Clip, q: Question) -> str:
+    x, y = clip.centres[q.last, NAMES[asked_about(q)]]
+    row = "top" if y < 64 / 3 else "bottom" if y > 128 / 3 else ""
+    column = "left" if x < 64 / 3 else "right" if x > 128 / 3 else ""
+    return f"{row} {column}".strip() or "centre"
+
+
+def read_gone(clip: Clip, q: Question) -> str:
     now = objects_in(clip, q.last)
-    frames = range(q.first, q.last + 1)
-    seen = [name for name in NAMES if any(name in objects_in(clip, f) for f in frames)]
-    if q.kind in ("visible", "seen"):
-        return "yes" if asked_about(q) in (now if q.kind == "visible" else seen) else "no"
-    if q.kind == "shape":
-        return next(n.split()[1] for n in now if n.split()[0] == asked_about(q))
-    if q.kind == "colour":
-        return next(n.split()[0] for n in now if n.split()[1] == asked_about(q))
-    if q.kind == "count":
-        return ["none", "one", "two", "three"][len(now)]
-    if q.kind == "list":
-        return ", ".join(now) or "nothing"
-    if q.kind == "gone":
-        return ", ".join(n for n in seen if n not in now) or "nothing"
-    if q.kind == "first":
-        return next(n for f in frames for n in objects_in(clip, f))
-    if q.kind == "direction":
-        return moving(clip, q.last, asked_about(q))
-    if q.kind == "where":
-        x, y = clip.centres[q.last, NAMES[asked_about(q)]]
-        row = "top" if y < 64 / 3 else "bottom" if y > 128 / 3 else ""
-        column = "left" if x < 64 / 3 else "right" if x > 128 / 3 else ""
-        return f"{row} {column}".strip() or "centre"
-    if q.kind == "appeared":
-        away = False
-        for f in frames:
-            here = state(clip, f, NAMES[asked_about(q)])
-            if away and here == "there":
-                return "yes"
-            away = away or here == "away"
-        return "no"
+    return ", ".join(n for n in objects_seen(clip, q) if n not in now) or "nothing"
+
+
+def read_caption(clip: Clip, q: Question) -> str:
     parts = []
-    for name in now:
+    for name in objects_in(clip, q.last):
         way = moving(clip, q.last, name)
         parts.append(f"a {name} " + ("is not moving" if way == "not moving" else f"moves {way}"))
     return ", ".join(parts) or "nothing"
