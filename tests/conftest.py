@@ -8,9 +8,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from hypothesis import settings
 from numpy.typing import NDArray
 
 import edgekv
+
+# Times are for benches: a loaded machine must not fail a test.
+settings.register_profile("edgekv", deadline=None)
+settings.load_profile("edgekv")
 
 Pixels = NDArray[np.uint8]
 
