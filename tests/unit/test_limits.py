@@ -51,6 +51,24 @@ def test_frames_and_the_reserve_never_exceed_the_window() -> None:
     assert most == (200 - START - 32) // FRAME
 
 
+def test_text_that_fills_its_pages_leaves_room_for_frames_that_do_not() -> None:
+    """Frames of 17 tokens take two pages of 16: a window counted in pages would hold 32."""
+    cache = PageCache(GEOMETRY, 200, max_positions=400)
+    limits = plan_limits(
+        cache, num_start=START, num_frame=17, max_context_tokens=400, reserve_tokens=32
+    )
+    sequence = cache.open()
+    append(cache, sequence, "system", START)
+    for k in range(200):
+        num_tokens, kind = (17, "frame") if k % 40 == 39 else (32, "text")
+        fit_append(sequence, RULE, limits, num_tokens)
+        append(cache, sequence, kind, num_tokens)
+        assert sequence.num_tokens + 32 <= 400
+    with pytest.raises(ContextError, match="need 364 tokens beside the 32 kept for a question"):
+        fit_append(sequence, RULE, limits, 364)
+    append(cache, sequence, "frame", 17)
+
+
 def test_a_small_pool_keeps_pages_for_a_question() -> None:
     cache, sequence, limits = stream(num_pages=10)
     for _ in range(50):
