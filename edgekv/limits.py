@@ -69,9 +69,10 @@ def plan_limits(
     free = cache.counts.free
     needed = start_pages + frame_pages + reserve_pages
     if needed > free:
+        budget = (cache.counts.num_pages - free + needed) * geometry.page_bytes  # others hold some
         raise BudgetError(
             f"the pool has {free} free pages, but the pinned start, one frame and a question need "
-            f"{needed}: a KV budget of {format_bytes(needed * geometry.page_bytes)} would do"
+            f"{needed}: a KV budget of {format_bytes(budget)} would do"
         )
     num_window = min(num_window, (free - start_pages - reserve_pages) // frame_pages)
     high = start_pages + num_window * frame_pages
