@@ -76,9 +76,10 @@ def plan_limits(
     free = cache.counts.free
     needed = start_pages + frame_pages + reserve_pages
     if needed > free:
+        budget = (cache.counts.num_pages - free + needed) * geometry.page_bytes  # others hold some
         raise BudgetError(
             f"the pool has {free} free pages, but the pinned start, one frame and a question need "
-            f"{needed}: a KV budget of {format_bytes(needed * geometry.page_bytes)} would do"
+            f"{needed}: a KV budget of {format_bytes(budget)} would do"
         )
     num_window = min(num_window, (free - start_pages - reserve_pages) // frame_pages)
     high = start_pages + num_window * frame_pages
@@ -110,6 +111,29 @@ def segments_to_drop(
 
     Raises ContextError or OutOfPagesError when no choice of segments would do.
     """
+    ids = _drop_for_pages(sequence, rule, limits, num_tokens)
+    # Text may fill its pages better than frames do: tokens can run out before pages.
+    table = sequence.segment_table()
+    while True:
+        left = table.take(~np.isin(table.ids, ids))
+        num_kept = int(left.num_tokens.sum())
+        over = num_kept + num_tokens + limits.reserve_tokens - limits.max_context_tokens
+        if over <= 0:
+            return ids
+        loose = left.take(left.kinds != SYSTEM_CODE)
+        if not len(loose):
+            raise ContextError(
+                f"need {num_tokens} tokens beside the {limits.reserve_tokens} kept for a question, "
+                f"{num_kept} of {limits.max_context_tokens} are pinned"
+            )
+        wanted = min(limits.cache.geometry.pages_for(over), int(loose.num_pages.sum()))
+        ids = np.union1d(ids, loose.ids[rule.choose(loose, wanted)])
+
+
+def _drop_for_pages(
+    sequence: Sequence, rule: RetentionRule, limits: Limits, num_tokens: int
+) -> NDArray[np.int64]:
+    """As ``segments_to_drop``, as far as pages go."""
     num_pages, free = limits.cache.geometry.pages_for(num_tokens), limits.cache.counts.free
     try:
         return choose_room(

@@ -6,7 +6,7 @@ import pytest
 
 from edgekv.cache import PageCache, Sequence
 from edgekv.cache.retention import retention_rule
-from edgekv.config import KVGeometry
+from edgekv.config import KVGeometry, format_bytes
 from edgekv.errors import BudgetError, ContextError, OutOfPagesError
 from edgekv.limits import Limits, fit_question, num_frames, plan_limits, segments_to_drop
 
@@ -49,6 +49,34 @@ def test_frames_and_the_reserve_never_exceed_the_window() -> None:
         assert sequence.num_tokens + 32 <= 200
         most = max(most, num_frames(sequence))
     assert most == (200 - START - 32) // FRAME
+
+
+def test_text_that_fills_its_pages_leaves_room_for_frames_that_do_not() -> None:
+    """Frames of 17 tokens take two pages of 16: a window counted in pages would hold 32."""
+    cache = PageCache(GEOMETRY, 200, max_positions=400)
+    limits = plan_limits(
+        cache, num_start=START, num_frame=17, max_context_tokens=400, reserve_tokens=32
+    )
+    sequence = cache.open()
+    append(cache, sequence, "system", START)
+    for k in range(200):
+        num_tokens, kind = (17, "frame") if k % 40 == 39 else (32, "text")
+        fit_append(sequence, RULE, limits, num_tokens)
+        append(cache, sequence, kind, num_tokens)
+        assert sequence.num_tokens + 32 <= 400
+    with pytest.raises(ContextError, match="need 364 tokens beside the 32 kept for a question"):
+        fit_append(sequence, RULE, limits, 364)
+    append(cache, sequence, "frame", 17)
+
+
+def test_the_budget_that_would_do_counts_what_others_hold() -> None:
+    cache, sequence, _ = stream(num_pages=20)
+    append(cache, sequence, "frame", 17 * 16)
+    needed = (18 + 1 + 1 + 3) * GEOMETRY.page_bytes
+    with pytest.raises(BudgetError, match=f"a KV budget of {format_bytes(needed)} would do"):
+        plan_limits(
+            cache, num_start=START, num_frame=FRAME, max_context_tokens=200, reserve_tokens=32
+        )
 
 
 def test_a_small_pool_keeps_pages_for_a_question() -> None:
