@@ -43,6 +43,18 @@ def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
     _sync_folder(target.parent)
 
 
+def holds_something_else(path: str | os.PathLike[str], magic: bytes) -> bool:
+    """Whether ``path`` is a file with contents that do not begin with ``magic``: somebody's video,
+    say, that writing to a mistyped path would destroy."""
+    target = Path(path)
+    if not target.is_file():
+        return False
+    with suppress(OSError), target.open("rb") as file:
+        start = file.read(len(magic))
+        return bool(start) and start != magic
+    return False
+
+
 def _create_locked(target: Path) -> tuple[Path, int]:
     """A temporary file of ``target`` and its descriptor, which holds its lock."""
     while True:

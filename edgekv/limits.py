@@ -21,7 +21,7 @@ from edgekv.cache.retention import (
     offered,
     rule_name,
 )
-from edgekv.cache.segments import FRAME_CODE, SYSTEM_CODE
+from edgekv.cache.segments import FRAME_CODE, SYSTEM_CODE, SegmentTable
 from edgekv.config import KVGeometry, format_bytes
 from edgekv.errors import BudgetError, ContextError, OutOfPagesError
 
@@ -113,21 +113,34 @@ def segments_to_drop(
     """
     ids = _drop_for_pages(sequence, rule, limits, num_tokens)
     # Text may fill its pages better than frames do: tokens can run out before pages.
-    table = sequence.segment_table()
+    table = offered(sequence, rule)
     while True:
         left = table.take(~np.isin(table.ids, ids))
         num_kept = int(left.num_tokens.sum())
         over = num_kept + num_tokens + limits.reserve_tokens - limits.max_context_tokens
         if over <= 0:
             return ids
-        loose = left.take(left.kinds != SYSTEM_CODE)
-        if not len(loose):
+        more = _choose_for_tokens(left, rule, limits, over)
+        if not more.size:
             raise ContextError(
                 f"need {num_tokens} tokens beside the {limits.reserve_tokens} kept for a question, "
                 f"{num_kept} of {limits.max_context_tokens} are pinned"
             )
-        wanted = min(limits.cache.geometry.pages_for(over), int(loose.num_pages.sum()))
-        ids = np.union1d(ids, loose.ids[rule.choose(loose, wanted)])
+        ids = np.union1d(ids, more)
+
+
+def _choose_for_tokens(
+    table: SegmentTable, rule: RetentionRule, limits: Limits, num_tokens: int
+) -> NDArray[np.int64]:
+    """What ``rule`` drops first towards ``num_tokens`` fewer: (k,) ids, none if all is pinned.
+
+    Pages may be partly filled, so that the tokens dropped may be fewer: ask again.
+    """
+    loose = table.take(table.kinds != SYSTEM_CODE)
+    if not len(loose):
+        return loose.ids
+    num_pages = min(limits.cache.geometry.pages_for(num_tokens), int(loose.num_pages.sum()))
+    return loose.ids[rule.choose(loose, num_pages)]
 
 
 def _drop_for_pages(
@@ -159,12 +172,9 @@ def fit_question(
     """
     max_tokens, geometry = limits.max_context_tokens, limits.cache.geometry
     while (over := fork.num_tokens + num_prompt + num_wanted - max_tokens) > 0:
-        table = offered(fork, rule)
-        loose = table.take(table.kinds != SYSTEM_CODE)
-        if not len(loose):
+        chosen = _choose_for_tokens(offered(fork, rule), rule, limits, over)
+        if not chosen.size:
             break
-        num_pages = min(geometry.pages_for(over), int(loose.num_pages.sum()))
-        chosen = loose.ids[rule.choose(loose, num_pages)]
         fork.drop(chosen.tolist(), rule=rule_name(rule))
     room = max_tokens - fork.num_tokens - num_prompt
     if room < 1:

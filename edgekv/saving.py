@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.atomic_file import replacing
+from edgekv.atomic_file import holds_something_else, replacing
 from edgekv.bundle.decode import decode
 from edgekv.cache import Sequence, SequenceState
 from edgekv.cache.retention import retention_rule
 from edgekv.errors import BundleError, SessionFileError
 from edgekv.generate import Runner
 from edgekv.limits import Limits, check_saved_fits, plan_limits
-from edgekv.session_file import Block, SessionFile, write_session_file
+from edgekv.session_file import MAGIC, Block, SessionFile, write_session_file
 from edgekv.types import ModelIdentity
 
 _PAGES = "pages"  # (num_pages, num_layers, 2, Hk, S, D)
@@ -66,6 +66,8 @@ def save_context(
 
     Raises SessionFileError when the file cannot be written; what was there is there still.
     """
+    if holds_something_else(path, MAGIC):
+        raise SessionFileError(f"{path}: holds something else than a session and is not replaced")
     try:
         with replacing(path) as file, runner.lock:
             meta = _Meta(model, record)

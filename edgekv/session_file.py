@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 FORMAT_VERSION = 1
-_MAGIC = b"edgekvse"
+MAGIC = b"edgekvse"
 _PREAMBLE = struct.Struct("<8sII32s")  # magic, format version, bytes of the header, its SHA-256
 _ALIGNMENT = 64  # of the first block, so that it can be mapped into memory
 _MAX_HEADER_BYTES = 1 << 20
@@ -79,7 +79,7 @@ def write_session_file(
     header = _header(meta, entries)
     assert start == _PREAMBLE.size + len(header)
     file.seek(0)
-    file.write(_PREAMBLE.pack(_MAGIC, FORMAT_VERSION, len(header), hashlib.sha256(header).digest()))
+    file.write(_PREAMBLE.pack(MAGIC, FORMAT_VERSION, len(header), hashlib.sha256(header).digest()))
     file.write(header)
     return end
 
@@ -161,7 +161,7 @@ class SessionFile:
     def _read_header(self) -> bytes:
         preamble = self._read(_PREAMBLE.size, "it is shorter than its preamble")
         magic, version, length, digest = _PREAMBLE.unpack(preamble)
-        if magic != _MAGIC:
+        if magic != MAGIC:
             raise self._wrong("not a saved session")
         if version > FORMAT_VERSION:
             raise self._wrong(

@@ -257,7 +257,8 @@ class StreamRun:
         """A source shorter than ``every_s`` still gets one answer."""
         if self._last is not None and not self._num_answers:
             for due in self._due:
-                yield self._ask(due.question, self._last)
+                if due.question.every_s is not None:
+                    yield self._ask(due.question, self._last)
 
     def _ask(self, question: Question, frame: Frame) -> AnswerEvent:
         answer = self._session.ask(question.prompt, self._options)

@@ -1,7 +1,7 @@
 """Runs a log through a fresh cache and compares every decision with what the log says.
 
 Guarantees: what is compared are the pages each append takes and replaces, what is left by each
-    drop and truncation, which segments the ``window`` rule chooses, and the counts; the first
+    drop and truncation, which segments a rule without summaries chooses, and the counts; the first
     difference ends the replay and is told in one line.
 Does not know: pools. Rules that read keys cannot decide again; their drops are taken as logged and
     counted.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgekv.cache import PageCache, Sequence
-from edgekv.cache.retention import Window
+from edgekv.cache.retention import retention_rule, retention_rules
 from edgekv.cache.segments import SYSTEM_CODE
 from edgekv.errors import EdgeKVError, TraceError
 from edgekv.trace.events import (
@@ -148,11 +148,12 @@ class _Replay:
     def _drop(self, event: Dropped) -> None:
         sequence = self._sequences[event.sequence]
         self.num_drops += 1
-        if event.rule == "window":
+        rule = retention_rule(event.rule) if event.rule in retention_rules() else None
+        if rule is not None and not rule.needs_summaries:
             table = sequence.segment_table()
             loose = table.take(table.kinds != SYSTEM_CODE)
             gone = np.isin(loose.ids, event.segments)
-            chosen = Window().choose(loose, int(loose.num_pages[gone].sum()))
+            chosen = rule.choose(loose, int(loose.num_pages[gone].sum()))
             _same("segments dropped", event.segments, tuple(loose.ids[chosen].tolist()))
         else:
             self.num_drops_as_logged += 1

@@ -19,12 +19,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekv.atomic_file import holds_something_else
 from edgekv.cache import Append, PageCache, Removal, Sequence, Step
 from edgekv.cache.segments import KINDS as CACHE_KINDS
 from edgekv.config import format_bytes
 from edgekv.errors import CacheError, TraceError
 from edgekv.trace import records
-from edgekv.trace.codec import Header, frame_record, pack_header
+from edgekv.trace.codec import MAGIC, Header, frame_record, pack_header
 from edgekv.trace.events import KINDS, Dropped, Held, HeldSegment, Origin, Planned, StepBegun
 from edgekv.trace.records import RecordWriter
 
@@ -64,6 +65,8 @@ class TraceWriter:
         self._plan: Planned | None = None  # not written yet, since its commit may come next
         self._plan_of: Append | None = None
         self._plan_step: Step | None = None
+        if holds_something_else(path, MAGIC):
+            raise TraceError(f"{path} holds something else than a trace and is not replaced")
         try:
             self._file = self._start()
         except OSError as error:

@@ -251,3 +251,9 @@ def test_a_reader_that_goes_away_is_no_traceback(clip: Path) -> None:
         ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
     )
     assert "Traceback" not in done.stderr
+
+
+def test_questions_of_the_demo_clip_are_not_asked_before_their_time() -> None:
+    done = edgekv("run", "--duration", "1s", "--kv-budget", "1MiB", "--format", "jsonl")
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["type"] for line in done.stdout.splitlines()] == ["summary"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from edgekv.cache import PageCache, Sequence
 from edgekv.cache.retention import retention_rule
+from edgekv.cache.segments import SegmentTable
 from edgekv.config import KVGeometry, format_bytes
 from edgekv.errors import BudgetError, ContextError, OutOfPagesError
 from edgekv.limits import Limits, fit_question, num_frames, plan_limits, segments_to_drop
@@ -61,11 +64,11 @@ def test_text_that_fills_its_pages_leaves_room_for_frames_that_do_not() -> None:
     append(cache, sequence, "system", START)
     for k in range(200):
         num_tokens, kind = (17, "frame") if k % 40 == 39 else (32, "text")
-        fit_append(sequence, RULE, limits, num_tokens)
+        sequence.drop(segments_to_drop(sequence, RULE, limits, num_tokens))
         append(cache, sequence, kind, num_tokens)
         assert sequence.num_tokens + 32 <= 400
     with pytest.raises(ContextError, match="need 364 tokens beside the 32 kept for a question"):
-        fit_append(sequence, RULE, limits, 364)
+        sequence.drop(segments_to_drop(sequence, RULE, limits, 364))
     append(cache, sequence, "frame", 17)
 
 
@@ -160,3 +163,30 @@ def test_a_stream_goes_on_while_others_hold_the_room_of_questions() -> None:
         assert cache.counts.free == 1
     push(cache, sequence, limits)
     assert cache.counts.free >= limits.reserve_pages
+
+
+class _Spy:
+    """Chooses as ``window`` and notes how many numbers each summary has."""
+
+    needs_summaries = True
+
+    def __init__(self) -> None:
+        self.widths: set[int] = set()
+
+    def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
+        self.widths.add(segments.summaries.shape[1])
+        return RULE.choose(segments, num_pages)
+
+
+def test_a_rule_is_given_its_summaries_wherever_it_is_asked() -> None:
+    cache, sequence, limits = stream(max_context_tokens=120)
+    cache.summaries.keep()
+    spy = _Spy()
+    for _ in range(20):
+        sequence.drop(segments_to_drop(sequence, spy, limits, FRAME))
+        append(cache, sequence, "frame", FRAME)
+    for _ in range(3):  # text that fills its pages: tokens run out before pages
+        sequence.drop(segments_to_drop(sequence, spy, limits, 30))
+        append(cache, sequence, "text", 30)
+    fit_question(sequence.fork(), spy, limits, 90, 5)
+    assert spy.widths == {GEOMETRY.num_kv_heads * GEOMETRY.head_dim}
