@@ -30,6 +30,7 @@ def test_the_python_of_the_readme_runs(
 
 def test_every_option_that_the_readme_names_exists() -> None:
     text = README.read_text(encoding="utf-8")
+    assert "FIGURE" not in text
     lines = [line for line in text.splitlines() if line.startswith(".venv/bin/edgekv ")]
     assert lines
     for line in lines:

@@ -116,6 +116,11 @@ def _show_bundle(console: Console, path: Path, kv_budget: int) -> bool:
     table.add_row(
         "context", f"{opened.manifest.max_context_tokens} tokens, {opened.tokens_per_image} a frame"
     )
+    geometry = opened.geometry
+    most_pages = geometry.pages_for(opened.manifest.max_context_tokens) + 3  # partly filled ones
+    table.add_row(
+        "one session", f"at most about {format_bytes(most_pages * geometry.page_bytes)} of it"
+    )
     verdict = "[green]fits[/]" if fits else "[red]does not fit[/]"
     table.add_row("in all", f"{format_bytes(need.total_bytes)}: {verdict}")
     console.print(table)

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     type=click.Choice(retention_rules()),
     default="window",
     show_default=True,
-    help="Which frames stay when it is full.",
+    help="Which frames stay when the window or the budget is full.",
 )
 @click.option("--instructions", help="Text pinned at the start of the context.")
 @click.option(
