@@ -92,6 +92,12 @@ class SequenceLife:
         """A fork that was told something and took in no frame of its own."""
         return self.parent >= 0 and self.num_frames == 0 and self.num_text > 0
 
+    @property
+    def is_safeguard(self) -> bool:
+        """A fork that wrote nothing: it held what an eviction took away, until the step was done."""
+        wrote = self.num_frames + self.num_text + self.num_answer_tokens > 0
+        return self.parent >= 0 and not wrote and self.closed_us >= 0
+
 
 class Drop(NamedTuple):
     """Segments that left at once."""

@@ -214,7 +214,7 @@ def _allocation(
 
 def _bars(timeline: Timeline, clock: StreamClock) -> tuple[Bars, int]:
     """Contexts and forks in as few lanes as they fit, questions in one lane below."""
-    lives = list(timeline.sequences.values())
+    lives = [life for life in timeline.sequences.values() if not life.is_safeguard]
     opened = clock.at(np.array([life.opened_us for life in lives], np.int64))
     closed = clock.at(
         np.array(

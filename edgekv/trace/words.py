@@ -35,7 +35,11 @@ def describe(log: TraceLog, view: View) -> Words:
     done = np.asarray(lives.end, np.int8) != ABORTED
     num_frames = int(np.count_nonzero((np.asarray(lives.kind, np.int8) == FRAME) & done))
     questions = [life for life in timeline.sequences.values() if life.is_question]
-    contexts = [life for life in timeline.sequences.values() if not life.is_question]
+    contexts = [
+        life
+        for life in timeline.sequences.values()
+        if not life.is_question and not life.is_safeguard
+    ]
     own = [d for d in timeline.drops if not timeline.sequences[d.sequence].is_question]
     evicted = sum(drop.num_frames for drop in own)
     rules = Counter(drop.rule or "the caller" for drop in own)
@@ -44,7 +48,7 @@ def describe(log: TraceLog, view: View) -> Words:
     wall_s = (timeline.end_us - timeline.begin_us) / 1e6
     stream_s = view.clock.end_s - view.clock.begin_s
     length = (
-        f"over {clock_text(stream_s)} of stream, taken in within {clock_text(wall_s)}"
+        f"over {clock_text(stream_s)} of stream, in {clock_text(wall_s)} of computing"
         if view.clock.is_stream
         else f"within {clock_text(wall_s)}"
     )
