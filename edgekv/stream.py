@@ -98,7 +98,7 @@ class Summary:
     ms_p95: float
     ms_first_100: float
     ms_last_100: float
-    anonymous_bytes_start: int | None  # when the first window was full, or at the end
+    anonymous_bytes_start: int | None  # when the first frame left; None = none has
     anonymous_bytes_end: int | None
 
 
@@ -287,6 +287,6 @@ class StreamRun:
             ms_p95=self._latency.percentile_ms(95),
             ms_first_100=self._latency.first_ms(),
             ms_last_100=self._latency.last_ms(),
-            anonymous_bytes_start=self._warm_bytes if self._warm_bytes is not None else end_bytes,
+            anonymous_bytes_start=self._warm_bytes,
             anonymous_bytes_end=end_bytes,
         )

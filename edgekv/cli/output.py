@@ -78,7 +78,7 @@ def as_json(event: AnswerEvent | NoticeEvent | Summary) -> dict[str, object]:
             "text": answer.text,
             "ttft_ms": round(answer.ttft_s * 1e3, 2),
             "num_tokens": len(answer.token_ids),
-            "tokens_per_s": round(answer.tokens_per_s, 1),
+            "tokens_per_s": round(answer.tokens_per_s, 1) if answer.tokens_per_s else None,
             "finish_reason": answer.finish_reason,
         }
         if event.question.expected is not None:
@@ -169,20 +169,21 @@ class TextOutput:
             (f"  {answer.ttft_s * 1e3:.0f} ms", "dim"),
         )
         line.append_text(Text.from_markup(mark))
-        self._console.print(line)
+        self._console.print(line, soft_wrap=not self._console.is_terminal)
 
     def _show_summary(self, summary: Summary) -> None:
         stats = summary.stats
         lines = [
             f"{summary.num_frames} frames, {summary.num_answers} answers, "
-            f"{summary.ms_p50:.1f} ms a frame (p95 {summary.ms_p95:.1f}; "
-            f"first hundred {summary.ms_first_100:.1f}, last hundred {summary.ms_last_100:.1f})",
+            f"{summary.ms_p50:.1f} ms a frame (p95 {summary.ms_p95:.1f}; first hundred "
+            f"{summary.ms_first_100:.1f}, last hundred {summary.ms_last_100:.1f})",
             f"KV pages: {stats.pages_peak} at most of {stats.num_pages} "
             f"({format_bytes(stats.pool_bytes)}), {stats.num_evicted_frames} frames let go",
         ]
-        start = summary.anonymous_bytes_start
-        if start is not None:
-            lines.append(f"{self._memory}, {format_bytes(start)} after the first window")
+        if line := str(self._memory):
+            start = summary.anonymous_bytes_start
+            since = "" if start is None else f", {format_bytes(start)} when the first frame left"
+            lines.append(f"{line}{since}")
         if summary.num_bad_frames or summary.num_dropped_frames:
             lines.append(
                 f"{summary.num_bad_frames} bad frames skipped, {summary.num_dropped_frames} dropped"
@@ -192,7 +193,7 @@ class TextOutput:
             lines.append(f"[bold {colour}]{summary.num_right} of {num_checked} answers right[/]")
         self._live.update(Text(""))
         for line in lines:
-            self._console.print(line)
+            self._console.print(line, soft_wrap=not self._console.is_terminal)
 
     def __enter__(self) -> TextOutput:
         self._live.start()

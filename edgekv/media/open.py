@@ -48,12 +48,17 @@ def open_video(
     text = str(source)
     if not text:
         raise SourceError(f"the source is an empty string, expected {_KINDS}")
-    if text.isdecimal() or text.startswith("/dev/") or "://" in text:
+    if text.isdecimal() or "://" in text or _is_device(text):
         return _open_live(text, fps, timeout_s)
     reader = _open_stored(Path(source), folder_fps)
     if realtime:
         return LiveSource(reader, text, fps=fps, timeout_s=timeout_s, paced=True)
     return SequentialSource(reader, text, fps=fps)
+
+
+def _is_device(text: str) -> bool:
+    """Whether this names a device, present or not, and not a file that merely lies in /dev/shm."""
+    return text.startswith("/dev/") and not (Path(text).is_file() or Path(text).is_dir())
 
 
 def _open_live(source: str, fps: float | None, timeout_s: float) -> VideoSource:

@@ -94,7 +94,7 @@ class SequenceLife:
 
     @property
     def is_safeguard(self) -> bool:
-        """A fork that wrote nothing: it held what an eviction took away, until the step was done."""
+        """A fork that wrote nothing: it held what an eviction took until the step was done."""
         wrote = self.num_frames + self.num_text + self.num_answer_tokens > 0
         return self.parent >= 0 and not wrote and self.closed_us >= 0
 

@@ -19,7 +19,7 @@ from edgekv.cache.segments import SegmentTable
 
 
 class RetentionRule(Protocol):
-    """Chooses what to forget. A protocol, so that users can bring a rule of their own."""
+    """Chooses what to forget. A protocol, so that a rule is a small file that inherits nothing."""
 
     @property
     def needs_summaries(self) -> bool:
@@ -55,7 +55,7 @@ def retention_rule(name: str) -> RetentionRule:
 
 
 def rule_name(rule: RetentionRule) -> str:
-    """What ``retention_rule`` calls this rule; for a rule of the user's own, its class."""
+    """What ``retention_rule`` calls this rule; for one it does not know, its class."""
     for name, kind in _RULES.items():
         if isinstance(kind, type) and type(rule) is kind:
             return name
