@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -51,6 +50,8 @@ def picture() -> Callable[[int], Pixels]:
 @pytest.fixture
 def small_clip(tmp_path: Path) -> Path:
     """Ten frames of a moving dot, 5 fps, mp4."""
+    import cv2  # here: the operator's tests run where there is none
+
     path = tmp_path / "small.mp4"
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 5.0, (96, 80))
     for k in range(10):
