@@ -13,7 +13,7 @@ demo: $(VENV)/.installed  ## the built-in clip, its questions answered and check
 	$(BIN)/edgekv run --kv-budget 1MiB
 
 test: $(VENV)/.dev  ## the suite, without torch
-	$(BIN)/python -m pytest --ignore tests/export
+	$(BIN)/python -m pytest --ignore tests/export -n auto --maxprocesses 4
 
 test-export: $(VENV)/.export  ## parity with transformers; needs torch, installs it
 	$(BIN)/python -m pytest tests/export
