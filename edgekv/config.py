@@ -8,9 +8,8 @@ Knows nothing of files, graphs or the cache.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 KVDtype = Literal["float32", "float16", "bfloat16", "int8"]
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
@@ -82,7 +81,7 @@ class ImageSettings:
        PaliGemma, Florence-2)
     3. ``(pixel * rescale_factor - mean[c]) / std[c]``
 
-    All fields are plain JSON values: ``dataclasses.asdict`` writes them, ``from_dict`` reads them.
+    All fields are plain JSON values; a bundle's manifest holds them.
     """
 
     height: int
@@ -113,17 +112,6 @@ class ImageSettings:
                 "std must not be 0 and rescale_factor must be positive, "
                 f"got {self.std} and {self.rescale_factor}"
             )
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ImageSettings:
-        """The settings in a bundle's manifest. Raises ValueError on an unknown or missing field."""
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(values) - known):
-            names = ", ".join(sorted(known))
-            raise ValueError(f"unknown image setting {unknown[0]!r}, known are {names}")
-        if missing := sorted({"height", "width"} - set(values)):
-            raise ValueError(f"image settings need {missing[0]!r}")
-        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)

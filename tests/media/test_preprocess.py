@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from typing import Any
 
 import numpy as np
@@ -90,17 +88,9 @@ def test_longest_edge(size: tuple[int, int], wanted: tuple[int, int]) -> None:
     assert longest_edge_size(*size[::-1], 512) == wanted[::-1]
 
 
-def test_settings_pass_through_json() -> None:
-    settings = ImageSettings(512, 384, longest_edge=2048, resample="bicubic", std=(1, 2, 3))
-    written = json.dumps(dataclasses.asdict(settings))
-    assert ImageSettings.from_dict(json.loads(written)) == settings
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"width": 8}, "need 'height'"),
-        ({"height": 8, "width": 8, "colour": 1}, "unknown image setting 'colour'"),
         ({"height": 0, "width": 8}, "height must be a whole number of at least 1, got 0"),
         ({"height": 8, "width": 8.5}, "width must be a whole number"),
         ({"height": 8, "width": 8, "longest_edge": -1}, "longest_edge must be"),
@@ -112,4 +102,4 @@ def test_settings_pass_through_json() -> None:
 )
 def test_settings_that_make_no_sense(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ImageSettings.from_dict(fields)
+        ImageSettings(**fields)
