@@ -172,7 +172,10 @@ def fit_question(
     """
     max_tokens, geometry = limits.max_context_tokens, limits.cache.geometry
     while (over := fork.num_tokens + num_prompt + num_wanted - max_tokens) > 0:
-        chosen = _choose_for_tokens(offered(fork, rule), rule, limits, over)
+        try:
+            chosen = _choose_for_tokens(offered(fork, rule), rule, limits, over)
+        except ContextError:  # a rule that lets nothing leave: the answer must be shorter
+            break
         if not chosen.size:
             break
         fork.drop(chosen.tolist(), rule=rule_name(rule))
@@ -180,7 +183,7 @@ def fit_question(
     if room < 1:
         raise ContextError(
             f"prompt of {num_prompt} tokens does not fit: the context holds {max_tokens} tokens, "
-            f"{fork.num_tokens} of them pinned, and an answer needs at least 1"
+            f"{fork.num_tokens} of them cannot leave, and an answer needs at least 1"
         )
     pages_left = limits.cache.counts.free - geometry.pages_for(num_prompt)
     return max(min(num_wanted, room, pages_left * geometry.page_size), 1)

@@ -173,7 +173,7 @@ class Model:
 
         ``reserve_tokens`` (default: 128, at most a quarter of the context) stay free for a question
         and its answer. Raises BudgetError when the pinned start, one frame and the reserve do not
-        fit, ValueError for an unknown rule.
+        fit, ValueError for an unknown rule or one that this model's positions do not allow.
         """
         return Session.open(
             self._runner,

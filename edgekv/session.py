@@ -84,7 +84,7 @@ class Session:
         reserve_tokens: int | None,
     ) -> Session:
         """Check that everything fits, prefill the pinned start. See ``Model.session``."""
-        rule = retention_rule(retain)
+        rule = retention_rule(retain, shiftable=runner.cache.shiftable)
         start = inputs.start_ids(instructions)
         limits = plan_limits(
             runner.cache,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from edgekv.cache.retention import retention_rules
+from edgekv.cache.retention import retain_choices
 from edgekv.cli.options import duration, finite, size
 from edgekv.cli.output import JsonlOutput, Output, TextOutput
 from edgekv.errors import SessionFileError
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--retain",
-    type=click.Choice(retention_rules()),
+    type=click.Choice(retain_choices()),
     default="window",
     show_default=True,
     help="Which frames stay when the window or the budget is full.",

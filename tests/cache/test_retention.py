@@ -232,8 +232,24 @@ def test_nothing_is_kept_before_somebody_asks() -> None:
 
 
 def test_an_unknown_rule_names_the_choices() -> None:
-    with pytest.raises(ValueError, match="one of window, uniform, novelty, got 'windw'"):
+    with pytest.raises(ValueError, match="one of window, uniform, novelty, keep, got 'windw'"):
         retention_rule("windw")
+
+
+# -- models whose positions cannot be shifted
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_that_move_pages_are_refused_where_pages_cannot_move(name: str) -> None:
+    with pytest.raises(ValueError, match=f"cannot be shifted.*must be 'keep', got '{name}'"):
+        retention_rule(name, shiftable=False)
+
+
+def test_keep_lets_nothing_leave_and_says_so() -> None:
+    rule = retention_rule("keep", shiftable=False)
+    assert len(rule.choose(table([1, 2, 3]), 0)) == 0
+    with pytest.raises(ContextError, match="need 2 more pages.*none of its 3 segments may leave"):
+        rule.choose(table([1, 2, 3]), 2)
 
 
 # -- making room

@@ -190,3 +190,21 @@ def test_a_rule_is_given_its_summaries_wherever_it_is_asked() -> None:
         append(cache, sequence, "text", 30)
     fit_question(sequence.fork(), spy, limits, 90, 5)
     assert spy.widths == {GEOMETRY.num_kv_heads * GEOMETRY.head_dim}
+
+
+def test_a_context_that_keeps_everything_ends_when_it_is_full() -> None:
+    cache, sequence, limits = stream()
+    rule = retention_rule("keep")
+    pushed = 0
+    with pytest.raises(ContextError, match="the context is full"):
+        while True:
+            assert not segments_to_drop(sequence, rule, limits, FRAME).size
+            append(cache, sequence, "frame", FRAME)
+            pushed += 1
+    assert pushed == (200 - START - 32) // FRAME
+    before = sequence.snapshot()
+    room = 200 - sequence.num_tokens
+    assert fit_question(sequence, rule, limits, room - 3, 8) == 3  # a shorter answer
+    with pytest.raises(ContextError, match="does not fit"):
+        fit_question(sequence, rule, limits, room, 8)
+    np.testing.assert_array_equal(before.page_table, sequence.snapshot().page_table)

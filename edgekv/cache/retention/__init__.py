@@ -7,10 +7,12 @@ Does not know: what frames show. A new rule is one file here, one line in ``_RUL
     the shared test list.
 """
 
+from edgekv.cache.retention.keep import Keep
 from edgekv.cache.retention.novelty import Novelty
 from edgekv.cache.retention.room import Watermarks, choose_room, make_room, offered
 from edgekv.cache.retention.rules import (
     RetentionRule,
+    retain_choices,
     retention_rule,
     retention_rules,
     rule_name,
@@ -19,6 +21,7 @@ from edgekv.cache.retention.uniform import Uniform
 from edgekv.cache.retention.window import Window
 
 __all__ = [
+    "Keep",
     "Novelty",
     "RetentionRule",
     "Uniform",
@@ -27,6 +30,7 @@ __all__ = [
     "choose_room",
     "make_room",
     "offered",
+    "retain_choices",
     "retention_rule",
     "retention_rules",
     "rule_name",

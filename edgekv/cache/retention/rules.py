@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekv.cache.retention.keep import Keep
 from edgekv.cache.retention.novelty import Novelty
 from edgekv.cache.retention.uniform import Uniform
 from edgekv.cache.retention.window import Window
@@ -42,21 +43,41 @@ _RULES: dict[str, Callable[[], RetentionRule]] = {
 }
 
 
+_KEEP = "keep"  # lets nothing leave, so it is no rule among the others: it cannot make room
+
+
 def retention_rules() -> tuple[str, ...]:
-    """The names that ``retention_rule`` knows."""
+    """The names of the rules that make room."""
     return tuple(_RULES)
 
 
-def retention_rule(name: str) -> RetentionRule:
-    """A fresh rule by name. Raises ValueError naming the choices."""
-    if name not in _RULES:
-        raise ValueError(f"retention rule must be one of {', '.join(_RULES)}, got {name!r}")
+def retain_choices() -> tuple[str, ...]:
+    """Everything a session may be told to do when its context is full."""
+    return (*_RULES, _KEEP)
+
+
+def retention_rule(name: str, *, shiftable: bool = True) -> RetentionRule:
+    """A fresh rule by name, for a model whose cached pages can be moved or not.
+
+    Raises ValueError naming the choices, and for a rule that has to move pages that cannot be.
+    """
+    if name not in retain_choices():
+        raise ValueError(
+            f"retention rule must be one of {', '.join(retain_choices())}, got {name!r}"
+        )
+    if name == _KEEP:
+        return Keep()
+    if not shiftable:
+        raise ValueError(
+            f"this model's positions cannot be shifted, so nothing can leave its context: "
+            f"retain must be {_KEEP!r}, got {name!r}"
+        )
     return _RULES[name]()
 
 
 def rule_name(rule: RetentionRule) -> str:
     """What ``retention_rule`` calls this rule; for one it does not know, its class."""
-    for name, kind in _RULES.items():
+    for name, kind in (*_RULES.items(), (_KEEP, Keep)):
         if isinstance(kind, type) and type(rule) is kind:
             return name
     return type(rule).__name__

@@ -1,0 +1,30 @@
+"""``keep``: nothing leaves; the context ends when it is full.
+
+For models whose positions cannot be shifted, where dropping a frame would leave a gap, and for
+callers who would rather have an error than forget.
+Owns: nothing. Guarantees: whoever needs room gets a ContextError, and nothing has changed.
+Does not know: how full the context is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.cache.segments import SegmentTable
+from edgekv.errors import ContextError
+
+
+class Keep:
+    """Refuses to choose."""
+
+    needs_summaries = False
+
+    def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
+        """Nothing for nothing; otherwise raises ContextError."""
+        if num_pages > 0:
+            raise ContextError(
+                f"the context is full: need {num_pages} more pages, and with retain='keep' none "
+                f"of its {len(segments)} segments may leave"
+            )
+        return np.empty(0, dtype=np.int64)
