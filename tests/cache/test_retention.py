@@ -241,14 +241,14 @@ def test_an_unknown_rule_names_the_choices() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_rules_that_move_pages_are_refused_where_pages_cannot_move(name: str) -> None:
-    with pytest.raises(ValueError, match=f"cannot be shifted.*must be 'keep', got '{name}'"):
+    with pytest.raises(ValueError, match=rf"cannot be shifted.*must be 'keep', got '{name}'"):
         retention_rule(name, shiftable=False)
 
 
 def test_keep_lets_nothing_leave_and_says_so() -> None:
     rule = retention_rule("keep", shiftable=False)
     assert len(rule.choose(table([1, 2, 3]), 0)) == 0
-    with pytest.raises(ContextError, match="need 2 more pages.*none of its 3 segments may leave"):
+    with pytest.raises(ContextError, match=r"need 2 more pages.*none of its 3 segments may leave"):
         rule.choose(table([1, 2, 3]), 2)
 
 
