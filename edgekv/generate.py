@@ -71,17 +71,31 @@ class Runner:
         extend: bool = False,
         index: int = -1,
         time_s: float = float("nan"),
+        positions: NDArray[np.int64] | None = None,  # (R, n) from the sequence's next position on
+        advance: tuple[int, ...] = (),  # (R,) how far that one moves, given with ``positions``
     ) -> NDArray[np.float32]:
-        """Append one run of tokens; logits (vocab,) of its last token. All or nothing."""
+        """Append one run of tokens; logits (vocab,) of its last token. All or nothing.
+
+        Without ``positions`` tokens count up on every axis.
+        """
         with self.lock:
             num_before = sequence.num_tokens
             try:
                 for start in range(0, len(embeds), self._chunk):
-                    chunk = embeds[start : start + self._chunk]
+                    stop = min(start + self._chunk, len(embeds))
+                    own = None if positions is None else positions[:, start:stop]
+                    # Positions count from where the run began, so only its last chunk moves on.
+                    move = advance if stop == len(embeds) else (0,) * len(advance)
                     append = sequence.append(
-                        kind, len(chunk), extend=extend or start > 0, index=index, time_s=time_s
+                        kind,
+                        stop - start,
+                        extend=extend or start > 0,
+                        positions=own,
+                        advance=None if own is None else move,
+                        index=index,
+                        time_s=time_s,
                     )
-                    logits = self._step(append, chunk)
+                    logits = self._step(append, embeds[start:stop])
             except BaseException:
                 if sequence.pending is not None:
                     sequence.pending.abort()

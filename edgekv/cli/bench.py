@@ -36,16 +36,25 @@ def alloc() -> int:
 @command.command()
 @_MODEL
 @click.option("--evictions", type=click.IntRange(min=1), default=5000, show_default=True)
-def relocate(model: Path | None, evictions: int) -> int:
+@click.option(
+    "--scheme",
+    default="model",
+    show_default=True,
+    help="How positions turn keys: the model's own way, a name, or all (names: try one).",
+)
+def relocate(model: Path | None, evictions: int, scheme: str) -> int:
     """Relocated pages against keys stored unrotated, eviction after eviction."""
     from edgekv.bench import relocate as bench
     from edgekv.bench.report import emit
+    from edgekv.bench.schemes import SCHEMES
     from edgekv.demo_bundle import demo_bundle_path
 
-    console = _console()
-    return emit(
-        bench.run(model or demo_bundle_path(), evictions=evictions, console=console), console
-    )
+    names = (bench.MODEL, *SCHEMES)
+    if scheme not in (*names, "all"):
+        raise click.BadParameter(f"one of all, {', '.join(names)}", param_hint="--scheme")
+    schemes = names if scheme == "all" else (scheme,)
+    console, path = _console(), model or demo_bundle_path()
+    return emit(bench.run(path, schemes=schemes, evictions=evictions, console=console), console)
 
 
 @command.command()
