@@ -79,7 +79,9 @@ def run(
             figures[f"{prefix}_median_first_100"] = float(np.median(live[:100]))
             figures[f"{prefix}_median_last_100"] = float(np.median(live[-100:]))
             figures[f"{prefix}_largest_of_all"] = float(live.max())
-    return BenchResult("relocate", machine(), figures, {"run": "keys stored unrotated"}, bounds)
+    baseline = {"run": "keys stored unrotated"}
+    rows = tuple(f"{scheme}_{dtype}_dlogit" for scheme in schemes for dtype in BOUNDS)
+    return BenchResult("relocate", machine(), figures, baseline, bounds, rows=rows)
 
 
 @contextmanager

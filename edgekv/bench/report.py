@@ -14,7 +14,7 @@ import operator
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -38,6 +38,7 @@ class BenchResult:
     """One bench's figures beside its baseline.
 
     A baseline entry named as a figure, or ``NAME.figure``, is shown beside it with the ratio.
+    With ``rows``, the figures ``ROW_column`` are shown as a table of their own, a line per row.
     """
 
     bench: str
@@ -45,6 +46,7 @@ class BenchResult:
     figures: Mapping[str, float]
     baseline: Mapping[str, str | float]
     bounds: Mapping[str, tuple[str, float]]  # figure -> (comparison, value)
+    rows: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for figure, (comparison, _) in self.bounds.items():
@@ -78,7 +80,11 @@ def machine() -> dict[str, str | int]:
 def emit(result: BenchResult, console: Console) -> int:
     """Print the table on ``console``, the JSON line last on stdout; the exit code is returned."""
     console.print(", ".join(f"{key} {value}" for key, value in result.machine.items()))
-    console.print(_table(result))
+    in_rows = {f"{row}_{name}" for row in result.rows for name in _columns(result)}
+    if result.rows:
+        console.print(_table_of_rows(result))
+    if rest := [figure for figure in result.figures if figure not in in_rows]:
+        console.print(_table(result, rest))
     console.file.flush()
     sys.stdout.write(to_json(result) + "\n")
     sys.stdout.flush()
@@ -100,12 +106,40 @@ def to_json(result: BenchResult) -> str:
     )
 
 
-def _table(result: BenchResult) -> Table:
+def _columns(result: BenchResult) -> tuple[str, ...]:
+    """What the figures of each row are called, in the order of the first row that has them."""
+    names = (
+        figure.removeprefix(f"{row}_")
+        for row in result.rows
+        for figure in result.figures
+        if figure.startswith(f"{row}_")
+    )
+    return tuple(dict.fromkeys(names))
+
+
+def _table_of_rows(result: BenchResult) -> Table:
+    columns = _columns(result)
+    table = Table(title=f"bench {result.bench}", title_justify="left")
+    for column in ("", *columns):
+        table.add_column(column.replace("_", " "), justify="right" if column else "left")
+    for row in result.rows:
+        cells = []
+        for column in columns:
+            figure = f"{row}_{column}"
+            value = result.figures.get(figure)
+            text = "" if value is None else f"{value:.4g}"
+            cells.append(text if value is None or result.holds(figure) else f"{text} MISSED")
+        table.add_row(row, *cells)
+    return table
+
+
+def _table(result: BenchResult, figures: Sequence[str]) -> Table:
     table = Table(title=f"bench {result.bench}", title_justify="left")
     rivals = _rivals(result)
     for column in ("figure", "edgekv", *(name or "baseline" for name in rivals), "bound"):
         table.add_column(column, justify="left" if column in ("figure", "bound") else "right")
-    for figure, value in result.figures.items():
+    for figure in figures:
+        value = result.figures[figure]
         cells = [figure, f"{value:.4g}"]
         for rival in rivals:
             other = result.baseline.get(f"{rival}.{figure}" if rival else figure)

@@ -102,3 +102,15 @@ def retention(model: Path | None, streams: int, windows: tuple[int, ...]) -> int
         model or demo_bundle_path(), num_streams=streams, windows=windows, console=console
     )
     return emit(result, console)
+
+
+@command.command()
+@_MODEL
+def pages(model: Path | None) -> int:
+    """What pages of 8 to 128 tokens cost on a model, and which size to export it with."""
+    from edgekv.bench import pages as bench
+    from edgekv.bench.report import emit
+    from edgekv.demo_bundle import demo_bundle_path
+
+    console = _console()
+    return emit(bench.run(model or demo_bundle_path(), console=console), console)

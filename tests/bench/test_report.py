@@ -52,3 +52,18 @@ def test_a_bound_on_nothing_is_an_error() -> None:
 def test_an_unknown_comparison_is_an_error() -> None:
     with pytest.raises(ValueError, match="bound must be one of <=, <, >=, >, ==, got '='"):
         BenchResult("demo", {}, {"speed": 1.0}, {}, {"speed": ("=", 1.0)})
+
+
+def test_rows_get_a_table_of_their_own_and_the_json_keeps_flat_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    figures = {"8_ms": 1.0, "8_bytes": 2.0, "16_ms": 3.0, "best": 8.0}
+    shown = io.StringIO()
+    tried = BenchResult("tried", {}, figures, {}, {"16_ms": ("<", 3.0)}, rows=("8", "16"))
+    assert emit(tried, Console(file=shown, width=100)) == 3
+    lines = shown.getvalue().splitlines()
+    assert any("ms" in line and "bytes" in line for line in lines)
+    assert any("16" in line and "3 MISSED" in line for line in lines)
+    assert any("best" in line for line in lines)
+    assert not any("8_ms" in line for line in lines)
+    assert json.loads(capsys.readouterr().out)["figures"] == figures
