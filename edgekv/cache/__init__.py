@@ -12,8 +12,9 @@ Typical use::
 
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
+from edgekv.cache.counters import ALLOCATION_BUCKETS_US, CacheCounters
 from edgekv.cache.invariants import InvariantError, check
-from edgekv.cache.observer import CacheObserver, Removal, Unobserved
+from edgekv.cache.observer import CacheObserver, Removal
 from edgekv.cache.page_cache import PageCache
 from edgekv.cache.segments import Segment, SegmentTable
 from edgekv.cache.sequence import Sequence
@@ -22,7 +23,9 @@ from edgekv.cache.state import SequenceState
 from edgekv.cache.step import Step
 
 __all__ = [
+    "ALLOCATION_BUCKETS_US",
     "Append",
+    "CacheCounters",
     "CacheObserver",
     "CacheSnapshot",
     "InvariantError",
@@ -35,6 +38,5 @@ __all__ = [
     "Sequence",
     "SequenceState",
     "Step",
-    "Unobserved",
     "check",
 ]

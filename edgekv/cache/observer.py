@@ -1,6 +1,6 @@
 """Who is told what a cache does, after it was done.
 
-Owns: the protocol and the observer that nobody hears.
+Owns: the protocol, and how several are told.
 Guarantees: calls come in the order of what happened, each when the cache is whole again; an
     operation that was refused is not reported, since it changed nothing.
 Does not know: what observers do with it, files, clocks. An observer must not change the cache.
@@ -48,17 +48,30 @@ class CacheObserver(Protocol):
         ...
 
 
-class Unobserved:
-    """Hears nothing: the observer of a cache that is not being logged."""
+class Observers:
+    """Tells several, one after another."""
 
-    def opened(self, sequence: Sequence, parent: Sequence | None) -> None: ...
+    def __init__(self, observers: tuple[CacheObserver, ...]) -> None:
+        self.all = observers
 
-    def planned(self, append: Append, allocation_ns: int) -> None: ...
+    def opened(self, sequence: Sequence, parent: Sequence | None) -> None:
+        for observer in self.all:
+            observer.opened(sequence, parent)
 
-    def stepped(self, step: Step) -> None: ...
+    def planned(self, append: Append, allocation_ns: int) -> None:
+        for observer in self.all:
+            observer.planned(append, allocation_ns)
 
-    def settled(self, append: Append) -> None: ...
+    def stepped(self, step: Step) -> None:
+        for observer in self.all:
+            observer.stepped(step)
+
+    def settled(self, append: Append) -> None:
+        for observer in self.all:
+            observer.settled(append)
 
     def removed(
         self, sequence: Sequence, how: Removal, segment_ids: NDArray[np.int64], rule: str
-    ) -> None: ...
+    ) -> None:
+        for observer in self.all:
+            observer.removed(sequence, how, segment_ids, rule)

@@ -14,8 +14,9 @@ import numpy as np
 
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
+from edgekv.cache.counters import CacheCounters
 from edgekv.cache.layout import Layout
-from edgekv.cache.observer import CacheObserver, Unobserved
+from edgekv.cache.observer import CacheObserver, Observers
 from edgekv.cache.pool import PoolState
 from edgekv.cache.sequence import Sequence
 from edgekv.cache.snapshot import CacheSnapshot, PageCounts
@@ -48,9 +49,11 @@ class PageCache:
             raise ValueError(f"max_positions must be at least 1, got {max_positions}")
         self.geometry = geometry
         self.allocator = PageAllocator(num_pages)
+        self.counters = CacheCounters()
         self.summaries = FrameSummaries(geometry, num_pages)
         self._pool = PoolState(
             allocator=self.allocator,
+            observer=self.counters,
             geometry=geometry,
             summaries=self.summaries,
             max_pages=num_pages if max_pages is None else min(max_pages, num_pages),
@@ -81,8 +84,10 @@ class PageCache:
         return tuple(self._pool.sequences.values())
 
     def observe(self, observer: CacheObserver | None) -> None:
-        """Tell ``observer`` of every change from now on; None = nobody."""
-        self._pool.observer = observer or Unobserved()
+        """Tell ``observer`` too of every change from now on; None = nobody but the counters."""
+        self._pool.observer = (
+            self.counters if observer is None else Observers((self.counters, observer))
+        )
 
     def open(self) -> Sequence:
         """An empty sequence. It holds its page-table row from now on, and no page yet."""

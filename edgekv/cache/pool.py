@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edgekv.cache.allocator import PageAllocator
-from edgekv.cache.observer import CacheObserver, Unobserved
+from edgekv.cache.observer import CacheObserver
 from edgekv.cache.summaries import FrameSummaries
 from edgekv.config import KVGeometry
 
@@ -27,12 +27,12 @@ class PoolState:
     allocator: PageAllocator
     geometry: KVGeometry
     summaries: FrameSummaries
+    observer: CacheObserver
     max_pages: int  # most pages one sequence may hold
     max_positions: int | None  # positions must stay below, None = no limit
     shiftable: bool  # False: positions are absolute and segments cannot be dropped
     sequences: dict[int, Sequence] = field(default_factory=dict)  # open ones by id
     ids: Iterator[int] = field(default_factory=itertools.count)
-    observer: CacheObserver = field(default_factory=Unobserved)
 
     @property
     def num_axes(self) -> int:

@@ -1,0 +1,42 @@
+"""Counts that a monitor reads: each thing that happens is counted once."""
+
+from __future__ import annotations
+
+from edgekv.cache import ALLOCATION_BUCKETS_US
+from tests.cache.helpers import add, frames, make_cache
+
+
+def test_every_event_is_counted_once() -> None:
+    cache = make_cache()
+    sequence = frames(cache, 3)
+    counters = cache.counters
+    tokens = dict(counters.tokens)
+    assert tokens["frame"] == sum(s.num_tokens for s in sequence.segments if s.kind == "frame")
+    assert counters.num_opened == 1
+    assert counters.allocated_pages == cache.counts.live
+    assert sum(counters.allocations) == len(sequence.segments) == counters.num_steps
+    assert counters.allocation_us > 0
+    assert len(counters.allocations) == len(ALLOCATION_BUCKETS_US) + 1
+
+    child = sequence.fork()
+    add(cache, child, "text", 3)
+    sequence.append("text", 2).abort()
+    sequence.drop([sequence.segments[1].id], rule="window")
+    sequence.drop([sequence.segments[1].id])
+    child.close()
+    assert counters.num_forks == 1
+    assert counters.num_aborted == 1
+    assert counters.tokens["text"] == 3
+    assert counters.dropped_segments == {"window": 1, "caller": 1}
+
+
+def test_counting_goes_on_beside_another_observer_and_after_it() -> None:
+    cache = make_cache()
+    heard = type(cache.counters)()
+    cache.observe(heard)
+    sequence = frames(cache, 2)
+    cache.observe(None)
+    add(cache, sequence, "text", 1)
+    assert heard.tokens["frame"] == cache.counters.tokens["frame"] > 0
+    assert heard.tokens["text"] == 0
+    assert cache.counters.tokens["text"] == 1
