@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ContextError,
         EdgeKVError,
         ExecutorError,
+        MetricsError,
         OutOfPagesError,
         SessionError,
         SessionFileError,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         TraceError,
     )
     from edgekv.media import open_video
+    from edgekv.metrics import serve_metrics
     from edgekv.model import Model, load
     from edgekv.sampling import SamplingOptions
     from edgekv.session import Session, SessionStats
@@ -43,6 +45,7 @@ _HOME = {
     "EdgeKVError": "errors",
     "ExecutorError": "errors",
     "Frame": "types",
+    "MetricsError": "errors",
     "Model": "model",
     "OutOfPagesError": "errors",
     "SamplingOptions": "sampling",
@@ -55,6 +58,7 @@ _HOME = {
     "demo_bundle_path": "demo_bundle",
     "load": "model",
     "open_video": "media",
+    "serve_metrics": "metrics",
 }
 __all__ = [
     "Answer",
@@ -64,6 +68,7 @@ __all__ = [
     "EdgeKVError",
     "ExecutorError",
     "Frame",
+    "MetricsError",
     "Model",
     "OutOfPagesError",
     "SamplingOptions",
@@ -76,6 +81,7 @@ __all__ = [
     "demo_bundle_path",
     "load",
     "open_video",
+    "serve_metrics",
 ]
 
 

@@ -48,3 +48,7 @@ class SessionError(EdgeKVError):
 
 class TraceError(EdgeKVError):
     """A trace file cannot be written, or is broken or of a format this version does not read."""
+
+
+class MetricsError(EdgeKVError):
+    """Metrics cannot be served: the port is taken, or the library for it is not installed."""

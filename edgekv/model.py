@@ -6,14 +6,15 @@ taken. Does not know frames, prompts or retention; that is what sessions are for
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from edgekv.bundle import Bundle
-from edgekv.cache import PageCache
+from edgekv.cache import CacheCounters, PageCache, PageCounts
 from edgekv.cache.retention import retention_rule
-from edgekv.config import KVDtype, format_bytes, parse_bytes
+from edgekv.config import KVDtype, KVGeometry, format_bytes, parse_bytes
 from edgekv.errors import BudgetError
 from edgekv.executors import (
     Device,
@@ -147,6 +148,16 @@ def _check_memory(bundle: Bundle, need: Estimate) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ModelFigures:
+    """What a monitor reads, all of one moment."""
+
+    name: str
+    geometry: KVGeometry
+    counts: PageCounts
+    counters: CacheCounters  # a copy
+
+
 class Model:
     """A bundle with its executors and its one pool, shared by all its sessions.
 
@@ -218,6 +229,14 @@ class Model:
                 self._trace = None
             if path is not None:
                 self._trace = TraceWriter(self._runner.cache, path, max_bytes=parse_bytes(limit))
+
+    def figures(self) -> ModelFigures:
+        """Counts of the pool and of what was done with it; works on a closed model too."""
+        with self._runner.lock:
+            cache = self._runner.cache
+            return ModelFigures(
+                self.bundle.manifest.name, cache.geometry, cache.counts, deepcopy(cache.counters)
+            )
 
     @property
     def trace_problem(self) -> str | None:

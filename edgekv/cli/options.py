@@ -1,4 +1,4 @@
-"""Options of the command line that people write with units: sizes and durations."""
+"""Options of the command line that people write in a form of their own: sizes, durations, ports."""
 
 from __future__ import annotations
 
@@ -33,6 +33,19 @@ def finite(context: click.Context, parameter: click.Parameter, value: float) -> 
     if not math.isfinite(value):
         raise click.BadParameter(f"{value} is not a finite number.", context, parameter)
     return value
+
+
+def host_and_port(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[str, int] | None:
+    """An option callback: ``9400`` is on this machine only, ``0.0.0.0:9400`` on every address."""
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdecimal() or int(port) > 65535:
+        message = f"expected [HOST:]PORT with a port up to 65535, got {text!r}"
+        raise click.BadParameter(message, context, parameter)
+    return host or "127.0.0.1", int(port)
 
 
 size = _parsed(parse_bytes)

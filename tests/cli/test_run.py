@@ -257,3 +257,8 @@ def test_questions_of_the_demo_clip_are_not_asked_before_their_time() -> None:
     done = edgekv("run", "--duration", "1s", "--kv-budget", "1MiB", "--format", "jsonl")
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["type"] for line in done.stdout.splitlines()] == ["summary"]
+
+
+@pytest.mark.parametrize("place", ["here", "1.2.3.4:", "70000", "127.0.0.1:-1"])
+def test_a_place_for_metrics_that_is_none_is_a_usage_error(place: str) -> None:
+    assert main(["run", "--metrics", place]) == 2

@@ -1,0 +1,167 @@
+"""What ``edgekv run`` can be told.
+
+Owns: every argument and option with its type, default and help text, and ``RunOptions``, which
+holds what was given. A new option is a field of ``RunOptions`` and an entry of ``_OPTIONS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from edgekv.cache.retention import retain_choices
+from edgekv.cli.options import duration, finite, host_and_port, size
+from edgekv.executors import Device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """One call of ``edgekv run``. Times in seconds, sizes in bytes."""
+
+    source: str | None  # None = the built-in clip
+    model: Path | None  # None = the demo model
+    prompts: tuple[str, ...]
+    every: float
+    fps: float
+    kv_budget: int
+    retain: str
+    instructions: str | None
+    device: str
+    max_new_tokens: int
+    max_duration: float | None
+    save_to: Path | None
+    save_every: float
+    restore: bool
+    realtime: bool
+    output_format: str
+    trace_path: Path | None
+    trace_limit: int
+    metrics_at: tuple[str, int] | None  # address, port
+    threads: int
+
+
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.argument("source", required=False),
+    click.option(
+        "--model", type=click.Path(path_type=Path), help="Bundle folder. [default: the demo model]"
+    ),
+    click.option(
+        "--prompt", "prompts", multiple=True, help="A question; may be given several times."
+    ),
+    click.option(
+        "--every",
+        metavar="TIME",
+        callback=duration,
+        default="2s",
+        show_default=True,
+        help="Stream time between questions.",
+    ),
+    click.option(
+        "--fps",
+        type=click.FloatRange(min=0, min_open=True),
+        callback=finite,
+        default=2.0,
+        show_default=True,
+        help="Frames taken per second of stream time.",
+    ),
+    click.option(
+        "--kv-budget",
+        metavar="SIZE",
+        callback=size,
+        default="64MiB",
+        show_default=True,
+        help="Bytes of the KV pool.",
+    ),
+    click.option(
+        "--retain",
+        type=click.Choice(retain_choices()),
+        default="window",
+        show_default=True,
+        help="Which frames stay when the window or the budget is full.",
+    ),
+    click.option("--instructions", help="Text pinned at the start of the context."),
+    click.option(
+        "--device",
+        type=click.Choice(["auto", *get_args(Device)]),
+        default="auto",
+        show_default=True,
+    ),
+    click.option("--max-new-tokens", type=click.IntRange(min=1), default=32, show_default=True),
+    click.option(
+        "--duration",
+        "max_duration",
+        metavar="TIME",
+        callback=duration,
+        help="Stop after this much stream time.",
+    ),
+    click.option(
+        "--save",
+        "save_to",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Keep the session in FILE: continue from it if it exists, save it at intervals and at "
+        "the end.",
+    ),
+    click.option(
+        "--save-every",
+        metavar="TIME",
+        callback=duration,
+        default="60s",
+        show_default=True,
+        help="Stream time between saves.",
+    ),
+    click.option(
+        "--restore/--no-restore",
+        default=True,
+        show_default=True,
+        help="Whether to continue from FILE if it exists.",
+    ),
+    click.option(
+        "--realtime", is_flag=True, help="Play a file at its own pace, as a camera would."
+    ),
+    click.option(
+        "--format",
+        "output_format",
+        type=click.Choice(["text", "jsonl"]),
+        default="text",
+        show_default=True,
+    ),
+    click.option(
+        "--trace",
+        "trace_path",
+        type=click.Path(path_type=Path),
+        help="Log every event of the cache to this file, for `edgekv trace`.",
+    ),
+    click.option(
+        "--trace-limit",
+        metavar="SIZE",
+        callback=size,
+        default="64MiB",
+        show_default=True,
+        help="Most bytes of the log on disk; the older half goes when it is full.",
+    ),
+    click.option(
+        "--metrics",
+        "metrics_at",
+        metavar="[HOST:]PORT",
+        callback=host_and_port,
+        help="Serve figures for Prometheus there while the run lasts.",
+    ),
+    click.option(
+        "--threads",
+        type=click.IntRange(min=0, max=1024),
+        default=0,
+        help="CPU threads. [default: one per core]",
+    ),
+)
+
+
+def run_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Decorates a click command with every option, in the order its help shows them."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function

@@ -1,0 +1,88 @@
+"""Figures for Prometheus: read back through its own parser, from a page that is really served."""
+
+from __future__ import annotations
+
+import sys
+import urllib.request
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+import edgekv
+from edgekv.metrics import ModelCollector, serve_metrics
+
+Picture = Callable[[int], NDArray[np.uint8]]
+Samples = dict[tuple[str, ...], float]
+
+
+def read(text: str) -> Samples:
+    """(name, label value, …) -> value, the model's own name left out."""
+    return {
+        (sample.name, *(v for k, v in sorted(sample.labels.items()) if k != "model")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def scrape(model: edgekv.Model) -> Samples:
+    registry = CollectorRegistry()
+    registry.register(ModelCollector(model))
+    return read(generate_latest(registry).decode())
+
+
+def test_figures_are_those_of_the_model(model: edgekv.Model, picture: Picture) -> None:
+    before = scrape(model)
+    with model.session() as session:
+        for k in range(40):
+            session.push(picture(k), float(k))
+        session.ask("What do you see?")
+        stats, now = session.stats(), scrape(model)
+    assert now["edgekv_kv_pages", "live"] == stats.pages_live
+    assert now["edgekv_kv_pages", "free"] == stats.pages_free
+    assert sum(now["edgekv_kv_pages", s] for s in ("free", "live", "cached", "in_flight")) == (
+        stats.num_pages
+    )
+    assert now["edgekv_kv_pool_bytes",] == stats.pool_bytes
+    layers = [value for key, value in now.items() if key[0] == "edgekv_kv_layer_bytes"]
+    assert len(layers) == model.bundle.geometry.num_layers
+    assert sum(layers) == stats.pages_live * model.bundle.geometry.page_bytes
+
+    def grew(*key: str) -> float:
+        return now[key] - before.get(key, 0)
+
+    assert grew("edgekv_kv_tokens_total", "frame") == 40 * 16
+    assert grew("edgekv_kv_evicted_segments_total", "window") == stats.num_evicted_frames > 0
+    assert grew("edgekv_kv_forks_total") >= 1
+    assert grew("edgekv_decoder_steps_total") >= 42
+    assert grew("edgekv_kv_allocation_seconds_count") >= 42
+    assert grew("edgekv_kv_allocation_seconds_sum") > 0
+    assert (
+        now["edgekv_kv_allocation_seconds_bucket", "+Inf"]
+        == (now["edgekv_kv_allocation_seconds_count",])
+    )
+    assert now["edgekv_process_anonymous_bytes",] > 2**20
+
+
+def test_a_served_page_holds_them_until_it_is_closed(model: edgekv.Model) -> None:
+    server = serve_metrics(model, 0)
+    url = f"http://127.0.0.1:{server.port}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as page:
+        served = read(page.read().decode())
+    assert served["edgekv_kv_pool_bytes",] > 0
+    with pytest.raises(edgekv.MetricsError, match=f"on 127.0.0.1:{server.port}: "):
+        serve_metrics(model, server.port)
+    server.close()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url, timeout=10)
+
+
+def test_without_the_library_one_line_says_what_to_install(
+    model: edgekv.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(edgekv.MetricsError, match=r"pip install 'edgekv\[metrics\]'"):
+        serve_metrics(model, 0)
