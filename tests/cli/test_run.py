@@ -260,5 +260,10 @@ def test_questions_of_the_demo_clip_are_not_asked_before_their_time() -> None:
 
 
 @pytest.mark.parametrize("place", ["here", "1.2.3.4:", "70000", "127.0.0.1:-1"])
-def test_a_place_for_metrics_that_is_none_is_a_usage_error(place: str) -> None:
-    assert main(["run", "--metrics", place]) == 2
+def test_a_place_for_metrics_that_is_none_is_a_usage_error(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", "--metrics", place])
+    assert stopped.value.code == 2
+    assert f"got '{place}'" in capsys.readouterr().err
