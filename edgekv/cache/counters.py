@@ -36,6 +36,7 @@ class CacheCounters:
         self.allocated_pages = 0
         self.tokens: Counter[str] = Counter()  # committed, by segment kind
         self.dropped_segments: Counter[str] = Counter()  # by the rule that chose them
+        self.inserted_segments = 0  # that had been dropped and came back
         self.allocation_us = 0.0  # in all
         self.allocations = [0] * (len(ALLOCATION_BUCKETS_US) + 1)  # by time, see the buckets
 
@@ -69,3 +70,6 @@ class CacheCounters:
     ) -> None:
         if how == "drop":
             self.dropped_segments[rule or "caller"] += segment_ids.size
+
+    def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:  # noqa: ARG002
+        self.inserted_segments += segment_ids.size

@@ -21,7 +21,7 @@ from edgekv.cache.segments import (
     SegmentList,
 )
 from edgekv.cache.snapshot import frozen
-from edgekv.cache.state import SequenceState
+from edgekv.cache.state import SequenceState, check_state
 from edgekv.cache.table import ID, SHIFT, VALID, PageTable
 from edgekv.errors import CacheError
 
@@ -113,6 +113,44 @@ class Layout:
         self.table.keep(pages_keep, pages_lowered)
         self.segments.keep(keep)
         return released
+
+    def check_insertable(self, state: SequenceState, page_size: int) -> None:
+        """Raise ValueError unless the segments of ``state`` can be put among these."""
+        ids, own = state.segments["id"], self.segments.rows["id"]
+        if not ids.size:
+            raise ValueError("need at least one segment to insert")
+        if (ids[1:] <= ids[:-1]).any() or ids[0] < 0 or ids[-1] >= self.segments.next_id:
+            raise ValueError(
+                f"inserted segments need growing ids below {self.segments.next_id}, "
+                f"got {ids.tolist()}"
+            )
+        if (here := np.isin(ids, own)).any():
+            raise ValueError(f"segment {ids[here.argmax()]} is in this sequence already")
+        if (state.segments["kind"] == SYSTEM_CODE).any():
+            raise ValueError("system segments are pinned and never come back")
+        if state.shifts.shape[1] != self.table.num_axes:
+            raise ValueError(
+                f"inserted segments count {state.shifts.shape[1]} position axes, "
+                f"this sequence {self.table.num_axes}"
+            )
+        check_state(state, page_size=page_size, max_positions=None, shiftable=True)
+
+    def insert(self, state: SequenceState, pages: NDArray[np.int32]) -> None:
+        """Put segments that passed ``check_insertable`` among these by their ids, in ``pages``."""
+        rows, table = self.segments.rows, self.table
+        places = np.searchsorted(rows["id"], state.segments["id"])  # in front of which segment
+        page_starts = np.concatenate([[0], np.cumsum(rows["num_pages"])])[places]
+        page_places = np.repeat(page_starts, state.segments["num_pages"])
+        entries = np.zeros((state.num_pages, table.rows.shape[1]), np.int32)
+        entries[:, ID], entries[:, VALID] = pages, state.valid
+        entries[:, SHIFT + table.num_axes :] = state.written
+        self.segments.insert(places, state.segments)
+        table.insert(page_places, entries)
+        rows = self.segments.rows
+        starts = np.cumsum(rows["span"], axis=0, dtype=np.int32) - rows["span"]
+        table.place(np.repeat(starts, rows["num_pages"], axis=0))
+        self.num_tokens += state.num_tokens
+        self.next_position += state.segments["span"].sum(axis=0, dtype=np.int32)
 
     def truncate(self, num_tokens: int) -> NDArray[np.int32]:
         """Keep the first ``num_tokens`` tokens, fewer than there are: (n,) pages taken out."""

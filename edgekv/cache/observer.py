@@ -47,6 +47,10 @@ class CacheObserver(Protocol):
         ``sequence.num_tokens`` of a truncation; or all, with the sequence."""
         ...
 
+    def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:
+        """Dropped segments (k,) came back, each to its old place, in pages of their own."""
+        ...
+
 
 class Observers:
     """Tells several, one after another."""
@@ -75,3 +79,7 @@ class Observers:
     ) -> None:
         for observer in self.all:
             observer.removed(sequence, how, segment_ids, rule)
+
+    def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:
+        for observer in self.all:
+            observer.inserted(sequence, segment_ids)

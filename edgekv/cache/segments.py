@@ -149,6 +149,12 @@ class SegmentList:
         self._rows[first : first + kept.size] = kept
         self._size = first + kept.size
 
+    def insert(self, places: NDArray[np.intp], rows: NDArray[np.void]) -> None:
+        """Put copies of ``rows`` (k,) in front of the segments at ``places`` (k,), which grow."""
+        merged = np.insert(self.rows, places, rows)
+        self._rows[: merged.size] = merged
+        self._size = merged.size
+
     def indices_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the segments with these ids stand: (n,). Raises ValueError: unknown, repeated."""
         own = self.rows["id"]

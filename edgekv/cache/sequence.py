@@ -220,6 +220,30 @@ class Sequence:
         self._pool.allocator.release(self._layout.drop(ids))
         self._pool.observer.removed(self, "drop", ids, rule)
 
+    def insert(self, state: SequenceState) -> NDArray[np.int32]:
+        """Bring dropped segments back to where they stood: the inverse of ``drop``, (n,) pages.
+
+        ``state`` says what they were, with the ids they had, which give them their place; what
+        stands behind moves towards the end, no key is touched. The caller fills the pages, in
+        order, before the next step. Raises ValueError for ids that are here already, not given out
+        yet or not growing and for a state that no sequence of this cache can hold, OutOfPagesError,
+        ContextError and, where positions cannot be shifted, CacheError; nothing is changed then.
+        """
+        self._require_idle()
+        pool = self._pool
+        if not pool.shiftable:
+            raise CacheError(
+                "this model's positions cannot be shifted, so no segment can be inserted"
+            )
+        self._layout.check_insertable(state, pool.geometry.page_size)
+        span = state.segments["span"].sum(axis=0)
+        self._check_room(state.num_pages, (self._layout.next_position + span - 1)[:, None])
+        pages = pool.allocator.allocate(state.num_pages)
+        pool.summaries.forget(pages)
+        self._layout.insert(state, pages)
+        pool.observer.inserted(self, state.segments["id"].copy())
+        return pages
+
     def truncate(self, num_tokens: int) -> None:
         """Keep the first ``num_tokens`` tokens.
 

@@ -75,6 +75,17 @@ class PageTable:
         rows[: len(kept)] = kept
         self.num_pages = first + len(kept)
 
+    def insert(self, places: NDArray[np.intp], entries: NDArray[np.int32]) -> None:
+        """Put ``entries`` (n, columns), as ``rows``, in front of the entries at ``places`` (n,)."""
+        merged = np.insert(self.rows, places, entries, axis=0)
+        self._rows[: len(merged)] = merged
+        self.num_pages = len(merged)
+
+    def place(self, starts: NDArray[np.int32]) -> None:
+        """Set every shift so that the segment of each entry starts at ``starts`` (num_pages, R)."""
+        shift = slice(SHIFT, SHIFT + self.num_axes)
+        self.rows[:, shift] = starts - self.rows[:, SHIFT + self.num_axes :]
+
     def copy(self) -> PageTable:
         """The committed entries in a table of their own."""
         twin = PageTable.__new__(PageTable)

@@ -17,7 +17,7 @@ from typing import Any
 from edgekv.config import KVGeometry
 
 MAGIC = b"EDGEKVT\n"
-VERSION = 1
+VERSION = 2
 MAX_HEADER_BYTES = 1 << 17
 MAX_IDS = 1 << 24  # more in one list is no log but damage
 _FIXED = struct.Struct("<8sHH")  # magic, version, length of the JSON that follows

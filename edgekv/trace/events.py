@@ -124,6 +124,14 @@ class Held(NamedTuple):
     segments: tuple[HeldSegment, ...]
 
 
+class Inserted(NamedTuple):
+    """Segments that had left came back, each to its old place, in pages of their own."""
+
+    at_us: int
+    sequence: int
+    segments: tuple[HeldSegment, ...]
+
+
 Event = (
     Opened
     | Planned
@@ -135,4 +143,5 @@ Event = (
     | Closed
     | Counted
     | Held
+    | Inserted
 )

@@ -17,6 +17,7 @@ from edgekv.trace.events import (
     Event,
     Held,
     HeldSegment,
+    Inserted,
     Opened,
     Origin,
     Planned,
@@ -29,6 +30,7 @@ from edgekv.trace.events import (
 NAME, OPEN, FORK, PLAN, COMMIT, ABORT, BEGIN, END, WRITE, DROP, CUT, CLOSE, COUNT, HELD = range(
     1, 15
 )
+INSERT = 16
 _EXTEND, _INDEX, _TIME, _ADVANCE, _COPY = 4, 8, 16, 32, 64  # flags beside the kind, in bits 0 and 1
 _TENTH_NS = 100
 
@@ -101,18 +103,27 @@ class RecordWriter:
             event.sequence,
             event.origin == "restored",
             event.next_segment,
-            len(event.segments),
         )
-        for segment in event.segments:
-            put(out, segment.id)
-            put(out, segment.kind)
-            put(out, segment.num_tokens)
-            put_signed(out, segment.frame)
-            put_float(out, segment.time_s)
-            put_ids(out, segment.pages)
-            for number in segment.valid:
-                put(out, number)
+        _put_segments(out, event.segments)
         return out
+
+    def inserted(self, event: Inserted) -> bytearray:
+        out = self.head(INSERT, event.at_us, event.sequence)
+        _put_segments(out, event.segments)
+        return out
+
+
+def _put_segments(out: bytearray, segments: tuple[HeldSegment, ...]) -> None:
+    put(out, len(segments))
+    for segment in segments:
+        put(out, segment.id)
+        put(out, segment.kind)
+        put(out, segment.num_tokens)
+        put_signed(out, segment.frame)
+        put_float(out, segment.time_s)
+        put_ids(out, segment.pages)
+        for number in segment.valid:
+            put(out, number)
 
 
 class RecordReader:
@@ -162,6 +173,8 @@ class RecordReader:
             return Counted(now, *fields.numbers(5))
         if tag == HELD:
             return self._held(fields)
+        if tag == INSERT:
+            return Inserted(now, number(), self._segments(fields))
         raise ValueError(f"a record is of kind {tag}, which this format does not have")
 
     def _plan(self, fields: Fields) -> Planned:
@@ -191,15 +204,18 @@ class RecordReader:
         return Dropped(self._now_us, sequence, self._names[name], fields.ids())
 
     def _held(self, fields: Fields) -> Held:
+        sequence, restored, next_segment = fields.numbers(3)
+        origin: Origin = "restored" if restored else "carried"
+        return Held(self._now_us, sequence, origin, next_segment, self._segments(fields))
+
+    def _segments(self, fields: Fields) -> tuple[HeldSegment, ...]:
         number = fields.number
-        sequence, restored, next_segment, count = fields.numbers(4)
         segments = []
-        for _ in range(count):
+        for _ in range(number()):
             ident, kind, num_tokens = fields.numbers(3)
             if kind >= len(KINDS):
                 raise ValueError(f"a segment is of kind {kind}, which this format does not have")
             index, time_s, pages = fields.signed(), fields.float(), fields.ids()
             valid = tuple([number() for _ in pages])
             segments.append(HeldSegment(ident, kind, num_tokens, index, time_s, pages, valid))
-        origin: Origin = "restored" if restored else "carried"
-        return Held(self._now_us, sequence, origin, next_segment, tuple(segments))
+        return tuple(segments)

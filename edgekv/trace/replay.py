@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgekv.cache import PageCache, Sequence
+from edgekv.cache import PageCache, Sequence, SequenceState
 from edgekv.cache.retention import retention_rule, retention_rules
-from edgekv.cache.segments import SYSTEM_CODE
+from edgekv.cache.segments import SYSTEM_CODE, segment_dtype
 from edgekv.errors import EdgeKVError, TraceError
 from edgekv.trace.events import (
     KINDS,
@@ -24,6 +24,8 @@ from edgekv.trace.events import (
     Dropped,
     Event,
     Held,
+    HeldSegment,
+    Inserted,
     Opened,
     Planned,
     Settled,
@@ -125,6 +127,8 @@ class _Replay:
             self._sequences.pop(event.sequence).close()
         elif isinstance(event, Counted):
             self._count(event)
+        elif isinstance(event, Inserted):
+            self._insert(event)
         else:
             self._rare(event)
 
@@ -159,6 +163,11 @@ class _Replay:
             self.num_drops_as_logged += 1
         sequence.drop(event.segments, rule=event.rule)
 
+    def _insert(self, event: Inserted) -> None:
+        sequence = self._sequences[event.sequence]
+        pages = sequence.insert(_state(event.segments, self._axes))
+        _same("pages taken", sum((held.pages for held in event.segments), ()), tuple(pages))
+
     def _count(self, event: Counted) -> None:
         counts = self._cache.counts
         now = (counts.free, counts.live, counts.cached, counts.in_flight, counts.peak)
@@ -181,6 +190,21 @@ class _Replay:
             )
         elif isinstance(event, Held):
             self._sequences[event.sequence] = self._cache.open()
+
+
+def _state(held: tuple[HeldSegment, ...], num_axes: int) -> SequenceState:
+    """What the log says of segments; where they were written it does not say, nor does it matter
+    to any decision."""
+    segments = np.zeros(len(held), segment_dtype(num_axes))
+    for place, one in enumerate(held):
+        numbers = (len(one.pages), one.num_tokens, one.num_tokens, one.kind)
+        segments[place] = (one.id, one.frame, one.time_s, *numbers, True)
+    spans = segments["span"].astype(np.int32)
+    starts = np.repeat(np.cumsum(spans, axis=0) - spans, segments["num_pages"], axis=0)
+    valid = np.array([number for one in held for number in one.valid], np.int32)
+    return SequenceState(
+        valid, starts.astype(np.int32), np.zeros_like(starts), segments, held[-1].id + 1
+    )
 
 
 def _same(what: str, logged: object, now: object) -> None:

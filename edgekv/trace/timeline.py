@@ -23,6 +23,8 @@ from edgekv.trace.events import (
     Dropped,
     Event,
     Held,
+    HeldSegment,
+    Inserted,
     Opened,
     Planned,
     Settled,
@@ -151,6 +153,7 @@ class Timeline:
         self.planned_us, self.allocation_us = array("q"), array("d")
         self.num_committed_tokens = [0, 0, 0, 0]  # by kind
         self.num_aborted = 0
+        self.num_recalled = 0  # frames that came back to a context that had let them go
         self.frames_us, self.frames_s = array("q"), array("d")  # frames' stream times
         self.most_frames = 0  # that one sequence held
         self.peak = 0
@@ -186,8 +189,8 @@ class Timeline:
             self._steps[event.step] = [page for c in contexts for page in c.pages()]
         elif isinstance(event, StepEnded):
             self._end_step(event)
-        elif isinstance(event, Held):
-            self._hold(event)
+        elif isinstance(event, Held | Inserted):
+            self._come_in(event)
         elif isinstance(event, Counted):
             self.peak = max(self.peak, event.peak)
             return
@@ -228,11 +231,7 @@ class Timeline:
             if shared >= 0:
                 life = self.spans.life[shared]
             else:
-                life = self.lives.add(
-                    held.kind, event.sequence, held.frame, held.time_s, event.at_us
-                )
-                self.lives.num_tokens[life] = held.num_tokens
-                self.lives.num_pages[life] = len(held.pages)
+                life = self._life_of(held, event.sequence, event.at_us)
                 self.sequences[event.sequence].num_frames += held.kind == FRAME
             for page, valid in zip(held.pages, held.valid, strict=True):
                 if self._refs[page]:
@@ -244,6 +243,34 @@ class Timeline:
         self._contexts[event.sequence] = context
         context.num_frames = self._frames(context.segments)
         self.most_frames = max(self.most_frames, context.num_frames)
+
+    def _come_in(self, event: Held | Inserted) -> None:
+        if isinstance(event, Held):
+            self._hold(event)
+        else:
+            self._insert(event)
+
+    def _insert(self, event: Inserted) -> None:
+        context = self._contexts[event.sequence]
+        for held in event.segments:
+            life = self._life_of(held, event.sequence, event.at_us)
+            for page, valid in zip(held.pages, held.valid, strict=True):
+                if self._refs[page]:
+                    raise ValueError(f"page {page} is taken twice")
+                self._take(page, life, event.at_us)
+                self._fill(page, valid)
+            context.segments.append(_Segment(held.id, life, held.pages))
+        context.segments.sort(key=lambda segment: segment.id)
+        num_frames = sum(held.kind == FRAME for held in event.segments)
+        context.num_frames += num_frames
+        self.num_recalled += num_frames
+
+    def _life_of(self, held: HeldSegment, sequence: int, now: int) -> int:
+        """A new segment whose tokens are there at once."""
+        life = self.lives.add(held.kind, sequence, held.frame, held.time_s, now)
+        self.lives.num_tokens[life] = held.num_tokens
+        self.lives.num_pages[life] = len(held.pages)
+        return life
 
     def _plan(self, event: Planned) -> None:
         context = self._contexts[event.sequence]

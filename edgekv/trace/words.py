@@ -70,6 +70,10 @@ def describe(log: TraceLog, view: View) -> Words:
             f"{_many(len(questions), 'question')} were asked, each on a fork that shared the "
             f"context’s pages; they got {_many(tokens, 'token')} of answer."
         )
+    if timeline.num_recalled:
+        story.append(
+            f"{_many(timeline.num_recalled, 'frame')} that had left came back for questions."
+        )
     share = timeline.peak / timeline.num_pages
     story.append(
         f"At most {timeline.peak:,} of {timeline.num_pages:,} pages ({share:.0%}) were in use."

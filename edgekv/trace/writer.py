@@ -26,7 +26,16 @@ from edgekv.config import format_bytes
 from edgekv.errors import CacheError, TraceError
 from edgekv.trace import records
 from edgekv.trace.codec import MAGIC, Header, frame_record, pack_header
-from edgekv.trace.events import KINDS, Dropped, Held, HeldSegment, Origin, Planned, StepBegun
+from edgekv.trace.events import (
+    KINDS,
+    Dropped,
+    Held,
+    HeldSegment,
+    Inserted,
+    Origin,
+    Planned,
+    StepBegun,
+)
 from edgekv.trace.records import RecordWriter
 
 DEFAULT_MAX_BYTES = 64 * 2**20
@@ -150,6 +159,14 @@ class TraceWriter:
             self._emit(self._records.head(records.CUT, now, sequence.id, *left))
         else:
             self._emit(self._records.head(records.CLOSE, now, sequence.id))
+        self._after()
+
+    def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:
+        self._write_plan()
+        whole = held(sequence, self._now(), restored=False)
+        ids = set(segment_ids.tolist())
+        back = tuple(segment for segment in whole.segments if segment.id in ids)
+        self._emit(self._records.inserted(Inserted(whole.at_us, sequence.id, back)))
         self._after()
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ OPERATIONS: dict[str, int] = {  # how often each is played
     "abort_append": 4,
     "drop": 8,
     "evict": 14,
+    "insert": 20,
     "truncate": 6,
     "close": 4,
 }

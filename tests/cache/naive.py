@@ -49,6 +49,10 @@ class NaiveSequence:
         self._read = None
         self.segments = [s for s in self.segments if s.id not in ids]
 
+    def insert(self, segments: list[NaiveSegment]) -> None:
+        self._read = None
+        self.segments = sorted([*self.segments, *segments], key=lambda s: s.id)
+
     def truncate(self, num_tokens: int) -> None:
         self._read = None
         while self.segments and self.num_tokens > num_tokens:

@@ -182,6 +182,10 @@ def truncate_forgets_the_valid_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Layout, "truncate", truncate)
 
 
+def what_comes_back_moves_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PageTable, "place", lambda *_: None)
+
+
 BUGS: list[Patch] = [
     leak_on_abort,
     fork_holds_no_pages,
@@ -195,6 +199,7 @@ BUGS: list[Patch] = [
     evict_the_newest,
     tables_share_one_buffer,
     truncate_forgets_the_valid_count,
+    what_comes_back_moves_nothing,
 ]
 
 

@@ -8,17 +8,18 @@ they end, in any order, as late as possible: a page reused too early shows in wh
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from edgekv.cache import Append, PageCache, Sequence, Step, check
+from edgekv.cache import Append, PageCache, Sequence, SequenceState, Step, check
 from edgekv.cache.retention import RetentionRule, Watermarks, make_room, retention_rule
 from edgekv.config import KVGeometry
 from edgekv.errors import CacheError, ContextError, OutOfPagesError
 from tests.cache.compare import assert_same
-from tests.cache.naive import NaiveSequence
+from tests.cache.naive import NaiveSegment, NaiveSequence
 
 KINDS = ("system", "frame", "text", "answer")
 MAX_SEQUENCES = 4
@@ -32,6 +33,18 @@ class Pending:
     advance: tuple[int, ...]
     uniform: bool
     limits: list[int]
+
+
+@dataclass
+class Stored:
+    """A segment that was dropped, as a tier would keep it."""
+
+    segment: NaiveSegment
+    row: np.void
+    valid: np.ndarray  # (pages,)
+    written: np.ndarray  # (pages, R)
+    slots: np.ndarray  # (pages, page_size) what the device held
+    places: np.ndarray  # (R, pages, page_size) where it was written
 
 
 @dataclass
@@ -61,6 +74,7 @@ class World:
         self.slots = np.full(num_pages * page_size, -1, np.int64)
         self.written = np.full((self.num_axes, num_pages * page_size), -(10**6), np.int64)
         self.next_token = 0
+        self.stored: dict[int, dict[int, Stored]] = {}  # by sequence id, by segment id
         self.rule: RetentionRule = retention_rule("window")
 
     # -- operations -------------------------------------------------------------------------------
@@ -76,6 +90,7 @@ class World:
             return False
         sequence, naive = self._pick(which)
         self.pairs.append((sequence.fork(), naive.fork()))
+        self.stored[self.pairs[-1][0].id] = dict(self.stored.get(sequence.id, {}))
         return True
 
     def transplant(self, which: int, *_: int) -> bool:
@@ -209,9 +224,44 @@ class World:
         if sequence.pending is not None:
             self._refuses(lambda: sequence.drop(ids))
             return True
+        self._store(sequence, naive, set(ids))
         sequence.drop(ids)
         naive.drop(set(ids))
         return bool(ids)
+
+    def insert(self, which: int, mask: int, reach: int, *_: int) -> bool:
+        """Some of what was dropped comes back."""
+        if not self.pairs:
+            return False
+        sequence, naive = self._pick(which)
+        stored = self.stored.get(sequence.id, {})
+        if naive.segments and mask % 5 == 0:
+            known = [*stored.values(), *self._as_stored(sequence, naive, {naive.segments[-1].id})]
+            self._refuses(lambda: sequence.insert(state_of(known)))
+        gone = sorted(stored.keys() - {s.id for s in naive.segments})[-(1 + reach % 8) :]
+        chosen = [stored[i] for k, i in enumerate(gone) if mask >> (k % 16) & 1]
+        if not chosen:
+            return False
+        if sequence.pending is not None:
+            self._refuses(lambda: sequence.insert(state_of(chosen)))
+            return False
+        before, num_pages = self.cache.snapshot(), sum(s.valid.size for s in chosen)
+        try:
+            pages = sequence.insert(state_of(chosen))
+        except OutOfPagesError:
+            assert_same(before, self.cache.snapshot())
+            assert num_pages > self.cache.counts.free
+            return False
+        except ContextError:
+            assert_same(before, self.cache.snapshot())
+            assert sequence.num_pages + num_pages > self.max_pages
+            return False
+        slots = self.slots.reshape(-1, self.page_size)
+        slots[pages] = np.concatenate([s.slots for s in chosen])
+        places = self.written.reshape(self.num_axes, -1, self.page_size)
+        places[:, pages] = np.concatenate([s.places for s in chosen], axis=1)
+        naive.insert([copy.deepcopy(s.segment) for s in chosen])
+        return True
 
     def evict(self, which: int, wanted: int, high: int, low: int) -> bool:
         """The rule makes room: always the oldest that are not pinned, and enough of them."""
@@ -223,6 +273,8 @@ class World:
         wanted %= 8
         high = 1 + high % self.max_pages
         marks = Watermarks(high, low % (high + 1))
+        loose = [s.id for s in naive.segments if s.kind != "system"]
+        kept = self._as_stored(sequence, naive, set(loose))
         before = self.cache.snapshot()
         try:
             num_free = self.cache.allocator.num_free
@@ -232,8 +284,9 @@ class World:
         except (ContextError, OutOfPagesError):
             assert_same(before, self.cache.snapshot())
             return True
-        loose = [s.id for s in naive.segments if s.kind != "system"]
         assert dropped == loose[: len(dropped)], "the oldest leave first"
+        gone = {s.segment.id: s for s in kept if s.segment.id in dropped}
+        self.stored.setdefault(sequence.id, {}).update(gone)
         naive.drop(set(dropped))
         assert sequence.num_pages + wanted <= high
         assert self.cache.counts.free + self.cache.counts.in_flight >= wanted
@@ -300,6 +353,29 @@ class World:
         return list(zip(self.slots[slots].tolist(), *now.tolist(), strict=True))
 
     # -- helpers ----------------------------------------------------------------------------------
+
+    def _store(self, sequence: Sequence, naive: NaiveSequence, ids: set[int]) -> None:
+        kept = self._as_stored(sequence, naive, ids)
+        self.stored.setdefault(sequence.id, {}).update({s.segment.id: s for s in kept})
+
+    def _as_stored(self, sequence: Sequence, naive: NaiveSequence, ids: set[int]) -> list[Stored]:
+        state, out, start = sequence.export_state(), [], 0
+        for segment, row in zip(naive.segments, state.segments, strict=True):
+            here = slice(start, start := start + int(row["num_pages"]))
+            pages = sequence.table.page_ids[here]
+            if segment.id in ids:
+                places = self.written.reshape(self.num_axes, -1, self.page_size)
+                out.append(
+                    Stored(
+                        copy.deepcopy(segment),
+                        row,
+                        state.valid[here],
+                        state.written[here],
+                        self.slots.reshape(-1, self.page_size)[pages],
+                        places[:, pages],
+                    )
+                )
+        return out
 
     def _pick(self, which: int) -> tuple[Sequence, NaiveSequence]:
         return self.pairs[which % len(self.pairs)]
@@ -371,3 +447,17 @@ class World:
             else:
                 got = self.read(row[:, 0], row[:, 1], np.zeros((len(row), 1), np.int64))
                 assert [t for t, _ in got] == [t for t, _ in expected], "what a step reads"
+
+
+def state_of(stored: list[Stored]) -> SequenceState:
+    """The segments as a sequence of their own would hold them."""
+    rows = np.array([s.row for s in stored])
+    written = np.concatenate([s.written for s in stored])
+    starts = np.repeat(np.cumsum(rows["span"], axis=0) - rows["span"], rows["num_pages"], axis=0)
+    return SequenceState(
+        valid=np.concatenate([s.valid for s in stored]),
+        shifts=starts.astype(np.int32) - written,
+        written=written,
+        segments=rows,
+        next_segment_id=int(rows["id"].max()) + 1,
+    )
