@@ -100,7 +100,7 @@ class Counted(NamedTuple):
 
 
 class HeldSegment(NamedTuple):
-    """A segment that was there before the log."""
+    """A segment that was there before the log. A = max(rope axes, 1) position axes."""
 
     id: int
     kind: int
@@ -109,6 +109,9 @@ class HeldSegment(NamedTuple):
     time_s: float
     pages: tuple[int, ...]
     valid: tuple[int, ...]  # tokens in each page
+    written: tuple[int, ...]  # A numbers a page: where the segment started when it was written
+    span: tuple[int, ...]  # (A,) how far the segment moves what comes after it
+    uniform: bool  # every token advances every axis by one
 
 
 Origin = Literal["carried", "restored"]

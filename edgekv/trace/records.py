@@ -33,6 +33,7 @@ NAME, OPEN, FORK, PLAN, COMMIT, ABORT, BEGIN, END, WRITE, DROP, CUT, CLOSE, COUN
 INSERT = 16
 _EXTEND, _INDEX, _TIME, _ADVANCE, _COPY = 4, 8, 16, 32, 64  # flags beside the kind, in bits 0 and 1
 _TENTH_NS = 100
+MAX_AXES = 4  # position axes of any model
 
 
 class RecordWriter:
@@ -124,6 +125,10 @@ def _put_segments(out: bytearray, segments: tuple[HeldSegment, ...]) -> None:
         put_ids(out, segment.pages)
         for number in segment.valid:
             put(out, number)
+        put(out, segment.uniform)
+        put(out, len(segment.span))
+        for number in (*segment.span, *segment.written):
+            put(out, number)
 
 
 class RecordReader:
@@ -193,7 +198,7 @@ class RecordReader:
             pages,
             number() if flags & _INDEX else -1,
             fields.float() if flags & _TIME else float("nan"),
-            fields.numbers(min(number(), 4)) if flags & _ADVANCE else (),
+            fields.numbers(min(number(), MAX_AXES)) if flags & _ADVANCE else (),
             number() / (1000 / _TENTH_NS),
         )
 
@@ -216,6 +221,9 @@ class RecordReader:
             if kind >= len(KINDS):
                 raise ValueError(f"a segment is of kind {kind}, which this format does not have")
             index, time_s, pages = fields.signed(), fields.float(), fields.ids()
-            valid = tuple([number() for _ in pages])
-            segments.append(HeldSegment(ident, kind, num_tokens, index, time_s, pages, valid))
+            valid, uniform = fields.numbers(len(pages)), bool(number())
+            num_axes = min(number(), MAX_AXES)
+            span, written = fields.numbers(num_axes), fields.numbers(num_axes * len(pages))
+            numbers = (ident, kind, num_tokens, index)
+            segments.append(HeldSegment(*numbers, time_s, pages, valid, written, span, uniform))
         return tuple(segments)

@@ -15,7 +15,7 @@ import numpy as np
 
 from edgekv.cache import PageCache, Sequence, SequenceState
 from edgekv.cache.retention import retention_rule, retention_rules
-from edgekv.cache.segments import SYSTEM_CODE, segment_dtype
+from edgekv.cache.segments import KIND_CODES, SYSTEM_CODE, segment_dtype
 from edgekv.errors import EdgeKVError, TraceError
 from edgekv.trace.events import (
     KINDS,
@@ -165,7 +165,7 @@ class _Replay:
 
     def _insert(self, event: Inserted) -> None:
         sequence = self._sequences[event.sequence]
-        pages = sequence.insert(_state(event.segments, self._axes))
+        pages = sequence.insert(state_of(event.segments, event.segments[-1].id + 1, self._axes))
         _same("pages taken", sum((held.pages for held in event.segments), ()), tuple(pages))
 
     def _count(self, event: Counted) -> None:
@@ -183,27 +183,45 @@ class _Replay:
             if event.step not in self._steps:
                 raise _Difference(f"step {event.step} was never begun")
             self._cache.allocator.end_step(self._steps.pop(event.step))
-        elif isinstance(event, Held) and event.segments:
-            raise TraceError(
-                f"{self._path}: sequence {event.sequence} has pages from before or outside the "
-                "log; only a log of everything can be replayed"
-            )
         elif isinstance(event, Held):
+            self._hold(event)
+
+    def _hold(self, event: Held) -> None:
+        """What was restored comes from a file; what was there before the log, from nowhere."""
+        if event.origin == "carried":
+            if event.segments:
+                raise TraceError(
+                    f"{self._path}: sequence {event.sequence} has pages from before the log; "
+                    "only a log of everything can be replayed"
+                )
             self._sequences[event.sequence] = self._cache.open()
+            return
+        self._sequences.pop(event.sequence).close()  # opened, and filled at once
+        restored = self._cache.import_state(
+            state_of(event.segments, event.next_segment, self._axes)
+        )
+        self._sequences[event.sequence] = restored
+        logged = tuple(page for segment in event.segments for page in segment.pages)
+        _same("pages taken", logged, tuple(restored.table.page_ids.tolist()))
 
 
-def _state(held: tuple[HeldSegment, ...], num_axes: int) -> SequenceState:
-    """What the log says of segments; where they were written it does not say, nor does it matter
-    to any decision."""
+def state_of(held: tuple[HeldSegment, ...], next_segment: int, num_axes: int) -> SequenceState:
+    """What segments came from outside, as far as the cache is concerned."""
     segments = np.zeros(len(held), segment_dtype(num_axes))
-    for place, one in enumerate(held):
-        numbers = (len(one.pages), one.num_tokens, one.num_tokens, one.kind)
-        segments[place] = (one.id, one.frame, one.time_s, *numbers, True)
-    spans = segments["span"].astype(np.int32)
-    starts = np.repeat(np.cumsum(spans, axis=0) - spans, segments["num_pages"], axis=0)
-    valid = np.array([number for one in held for number in one.valid], np.int32)
+    for row, one in zip(segments, held, strict=True):
+        row["id"], row["index"], row["time_s"] = one.id, one.frame, one.time_s
+        row["num_pages"], row["num_tokens"] = len(one.pages), one.num_tokens
+        row["span"], row["uniform"] = one.span, one.uniform
+        row["kind"] = KIND_CODES[KINDS[one.kind]]
+    written = np.array([number for one in held for number in one.written], np.int32)
+    written = written.reshape(-1, num_axes)
+    starts = np.cumsum(segments["span"], axis=0, dtype=np.int32) - segments["span"]
     return SequenceState(
-        valid, starts.astype(np.int32), np.zeros_like(starts), segments, held[-1].id + 1
+        valid=np.array([number for one in held for number in one.valid], np.int32),
+        shifts=np.repeat(starts, segments["num_pages"], axis=0) - written,
+        written=written,
+        segments=segments,
+        next_segment_id=next_segment,
     )
 
 

@@ -293,15 +293,24 @@ class TraceWriter:
 
 def held(sequence: Sequence, at_us: int, *, restored: bool) -> Held:
     """What a sequence holds now."""
-    snapshot = sequence.snapshot()
-    segments, start = [], 0
-    for row in snapshot.segments:
-        stop = start + int(row["num_pages"])
-        pages, valid = snapshot.page_table[start:stop, :2].T.tolist()
-        start = stop
+    state, pages, stop = sequence.export_state(), sequence.table.page_ids, 0
+    segments = []
+    for row in state.segments:
+        start, stop = stop, stop + int(row["num_pages"])
         kind = KINDS.index(CACHE_KINDS[row["kind"]])
-        numbers = (int(row["id"]), kind, int(row["num_tokens"]), int(row["index"]))
-        segments.append(HeldSegment(*numbers, float(row["time_s"]), tuple(pages), tuple(valid)))
-    next_segment = sequence.export_state().next_segment_id
+        segments.append(
+            HeldSegment(
+                int(row["id"]),
+                kind,
+                int(row["num_tokens"]),
+                int(row["index"]),
+                float(row["time_s"]),
+                pages=tuple(pages[start:stop].tolist()),
+                valid=tuple(state.valid[start:stop].tolist()),
+                written=tuple(state.written[start:stop].ravel().tolist()),
+                span=tuple(row["span"].tolist()),
+                uniform=bool(row["uniform"]),
+            )
+        )
     origin: Origin = "restored" if restored else "carried"
-    return Held(at_us, sequence.id, origin, next_segment, tuple(segments))
+    return Held(at_us, sequence.id, origin, state.next_segment_id, tuple(segments))
