@@ -89,6 +89,10 @@ class OrtDecoder:
         for layer in range(geometry.num_layers):
             self._bind_pool(names.key_pool(layer), names.key_pool_out(layer), shape, geometry)
             self._bind_pool(names.value_pool(layer), names.value_pool_out(layer), shape, geometry)
+        self._mass = np.zeros(num_pages, np.float32)
+        self._weighs = names.PAGE_MASS in signature.taken
+        if self._weighs:
+            self._bind_in_place(names.PAGE_MASS, names.PAGE_MASS_OUT, self._mass)
         self._binding.bind_output(names.LOGITS, "cpu")
 
     def _bind_pool(
@@ -96,12 +100,15 @@ class OrtDecoder:
     ) -> None:
         pool = np.empty(shape, _POOL_DTYPES[geometry.dtype])
         pool.fill(0)  # touch every byte now, so that the budget is paid at load and not in use
-        value = ort.OrtValue.ortvalue_from_numpy(pool)
-        if value.data_ptr() != pool.ctypes.data:
+        self._bind_in_place(source, target, pool)
+        self._pools.append(pool)
+
+    def _bind_in_place(self, source: str, target: str, array: NDArray[np.generic]) -> None:
+        value = ort.OrtValue.ortvalue_from_numpy(array)
+        if value.data_ptr() != array.ctypes.data:
             raise ExecutorError("this onnxruntime copies arrays it should share; please report it")
         self._binding.bind_ortvalue_input(source, value)
         self._binding.bind_ortvalue_output(target, value)
-        self._pools.append(pool)
 
     def run(
         self,
@@ -123,6 +130,11 @@ class OrtDecoder:
             names.KV_LIMITS: tables.kv_limits,
             names.QUERY_INDICES: tables.query_indices,
         }
+        if self._weighs:
+            weights = tables.mass_weights
+            if weights is None:
+                weights = np.zeros(len(tables.page_table), np.float32)
+            feeds[names.MASS_WEIGHTS] = weights
         for name, array in feeds.items():
             self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
         try:
@@ -131,6 +143,12 @@ class OrtDecoder:
             raise ExecutorError(f"decoder step failed: {str(error).splitlines()[0]}") from error
         # A copy: the output's memory is ONNX Runtime's and holds the next step's logits soon.
         return np.array(self._binding.get_outputs()[-1].numpy())
+
+    def take_mass(self, pages: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Attention on pages since the last call for them; they start from 0 again."""
+        mass: NDArray[np.float32] = self._mass[pages]
+        self._mass[pages] = 0
+        return mass
 
     def copy_pages(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
         """Copy whole pages in every pool."""
