@@ -30,9 +30,9 @@ _DTYPE_NAMES = {
 
 
 def _session(
-    path: Path, num_threads: int, signature: Signature | None, *, custom_ops: bool
-) -> ort.InferenceSession:
-    """The graph at ``path``, refused unless it takes and gives what ``signature`` says."""
+    path: Path, num_threads: int, *, custom_ops: bool
+) -> tuple[ort.InferenceSession, Signature]:
+    """The graph at ``path``, and what it takes and gives."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.log_severity_level = 4  # what goes wrong is raised, in one line
@@ -48,10 +48,7 @@ def _session(
     except Exception as error:  # onnxruntime raises a dozen unrelated types here
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ExecutorError(f"onnxruntime cannot load {path.name}: {reason}") from error
-    if signature is not None:
-        found = Signature(_tensors(session.get_inputs()), _tensors(session.get_outputs()))
-        check_signature(path.name, signature, found)
-    return session
+    return session, Signature(_tensors(session.get_inputs()), _tensors(session.get_outputs()))
 
 
 def _tensors(arguments: list[ort.NodeArg]) -> Tensors:
@@ -78,10 +75,11 @@ class OrtDecoder:
     ) -> None:
         if geometry.dtype not in _POOL_DTYPES:
             raise ExecutorError(f"the CPU executor has no {geometry.dtype} pools")
-        signature = signature or decoder_signature(geometry)
-        self._session: ort.InferenceSession | None = _session(
-            path, num_threads, signature, custom_ops=True
-        )
+        self._session: ort.InferenceSession | None
+        self._session, found = _session(path, num_threads, custom_ops=True)
+        self._weighs = names.PAGE_MASS in found.taken
+        signature = signature or decoder_signature(geometry, page_mass=self._weighs)
+        check_signature(path.name, signature, found)
         shape = (num_pages, geometry.num_kv_heads, geometry.page_size, geometry.head_dim)
         self._pools: list[NDArray[np.generic]] = []  # key, value, key, value, … one pair per layer
         self._binding = self._session.io_binding()
@@ -90,7 +88,6 @@ class OrtDecoder:
             self._bind_pool(names.key_pool(layer), names.key_pool_out(layer), shape, geometry)
             self._bind_pool(names.value_pool(layer), names.value_pool_out(layer), shape, geometry)
         self._mass = np.zeros(num_pages, np.float32)
-        self._weighs = names.PAGE_MASS in signature.taken
         if self._weighs:
             self._bind_in_place(names.PAGE_MASS, names.PAGE_MASS_OUT, self._mass)
         self._binding.bind_output(names.LOGITS, "cpu")
@@ -185,9 +182,10 @@ class OrtVision:
     def __init__(
         self, path: Path, *, num_threads: int = 0, signature: Signature | None = None
     ) -> None:
-        self._session: ort.InferenceSession | None = _session(
-            path, num_threads, signature, custom_ops=False
-        )
+        self._session: ort.InferenceSession | None
+        self._session, found = _session(path, num_threads, custom_ops=False)
+        if signature is not None:
+            check_signature(path.name, signature, found)
 
     def encode(self, pixel_values: NDArray[np.float32]) -> NDArray[np.float32]:
         """(n, 3, height, width) -> (n, tokens_per_image, hidden)."""

@@ -29,7 +29,7 @@ def decoder_signature(
     *,
     hidden_size: int | None = None,
     vocab_size: int | None = None,
-    page_mass: bool = True,
+    page_mass: bool = False,
 ) -> Signature:
     """The decoder's; a size of None may be any. ``page_mass``: whether one layer adds it up."""
     axes = geometry.num_rope_axes
