@@ -104,7 +104,10 @@ def load(
         num_pages=need.num_pages,
         num_threads=num_threads,
         signature=decoder_signature(
-            geometry, hidden_size=manifest.hidden_size, vocab_size=manifest.vocab_size
+            geometry,
+            hidden_size=manifest.hidden_size,
+            vocab_size=manifest.vocab_size,
+            page_mass=manifest.mass_layer is not None,
         ),
     )
     vision = _load_vision(bundle, chosen, num_threads)

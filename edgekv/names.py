@@ -9,7 +9,7 @@ P pages in the pool, Hk KV heads, S page size, D head dimension.
 
 OP_DOMAIN = "edgekv"
 OP_NAME = "PagedAttention"
-OP_VERSION = 1  # the operator's schema version; changes whenever its inputs or their meaning change
+OP_VERSION = 2  # the operator's schema version; changes whenever its inputs or their meaning change
 
 # decoder.onnx, inputs
 INPUTS_EMBEDS = "inputs_embeds"  # (T, hidden) float32
@@ -22,6 +22,11 @@ QUERY_STARTS = "query_starts"  # (B + 1,) int32
 SLOT_MAPPING = "slot_mapping"  # (T,) int32, page * page_size + offset, -1 = do not write
 KV_LIMITS = "kv_limits"  # (T,) int32, how many tokens in logical order each query token may see
 QUERY_INDICES = "query_indices"  # (T,) int32, logical index of the query token itself
+
+# decoder.onnx, one layer's node only (the bundle's ``mass_layer``)
+PAGE_MASS = "page_mass"  # (P,) float32, attention that fell on each page; bound in place
+MASS_WEIGHTS = "mass_weights"  # (B,) float32, how much each sequence's queries count, 0 = not
+PAGE_MASS_OUT = "page_mass_out"  # (P,) float32, bound to the same memory as the input
 
 # decoder.onnx, output
 LOGITS = "logits"  # (N, vocab) float32

@@ -53,17 +53,20 @@ class Inputs:
     sinks: NDArray[np.float32] | None = None  # (Hq,)
     key_scales: NDArray[np.float32] | None = None  # (P, Hk, S), int8 pools only
     value_scales: NDArray[np.float32] | None = None  # (P, Hk, S)
+    page_mass: NDArray[np.float32] | None = None  # (P,)
+    mass_weights: NDArray[np.float32] | None = None  # (B,), with page_mass
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Output 0, and the pools and scales after the new tokens were written."""
+    """Output 0, the pools and scales after the new tokens were written, the mass after the call."""
 
     output: Floats  # (T, Hq * D), dtype of the query
     key_pool: Pool
     value_pool: Pool
     key_scales: NDArray[np.float32] | None
     value_scales: NDArray[np.float32] | None
+    page_mass: NDArray[np.float32] | None = None
 
 
 def paged_attention(attributes: Attributes, inputs: Inputs) -> Outputs:
@@ -71,15 +74,16 @@ def paged_attention(attributes: Attributes, inputs: Inputs) -> Outputs:
     inputs = _write_new_tokens(attributes, inputs)
     num_rows = len(inputs.query_starts) - 1
     output = np.zeros_like(inputs.query)
+    page_mass = None if inputs.page_mass is None else inputs.page_mass.copy()
     for row in range(num_rows):
-        keys, values, shifts = _read_row(attributes, inputs, row)
+        keys, values, shifts, pages = _read_row(attributes, inputs, row)
         for token in range(inputs.query_starts[row], inputs.query_starts[row + 1]):
             visible = list(_visible(attributes, inputs, token, len(keys)))
             heads = inputs.query[token].reshape(attributes.num_heads, attributes.head_dim)
             for head in range(attributes.num_heads):
                 kv_head = head * attributes.num_kv_heads // attributes.num_heads
                 sink = None if inputs.sinks is None else float(inputs.sinks[head])
-                result = _attend(
+                result, probabilities = _attend(
                     attributes,
                     heads[head].astype(np.float32),
                     keys[visible, kv_head],
@@ -89,9 +93,26 @@ def paged_attention(attributes: Attributes, inputs: Inputs) -> Outputs:
                 )
                 first = head * attributes.head_dim
                 output[token, first : first + attributes.head_dim] = result
+                if page_mass is not None and inputs.mass_weights is not None:
+                    _add_mass(page_mass, pages[visible], probabilities, inputs.mass_weights[row])
     return Outputs(
-        output, inputs.key_pool, inputs.value_pool, inputs.key_scales, inputs.value_scales
+        output,
+        inputs.key_pool,
+        inputs.value_pool,
+        inputs.key_scales,
+        inputs.value_scales,
+        page_mass,
     )
+
+
+def _add_mass(
+    page_mass: NDArray[np.float32],  # (P,) written
+    pages: NDArray[np.int64],  # (N,) the page of each visible token
+    probabilities: NDArray[np.float32],  # (N,)
+    weight: np.float32,
+) -> None:
+    if weight != 0:
+        np.add.at(page_mass, pages, weight * probabilities)
 
 
 def rotate(
@@ -158,11 +179,12 @@ def _write_new_tokens(attributes: Attributes, inputs: Inputs) -> Inputs:
 
 def _read_row(
     attributes: Attributes, inputs: Inputs, row: int
-) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32]]:
-    """Keys, values (N, Hk, D) float32 and shifts (N, A) of a row's N tokens, in logical order."""
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
+    """Keys, values (N, Hk, D), shifts (N, A), pages (N,) of a row's N tokens, in logical order."""
     keys: list[NDArray[np.float32]] = []
     values: list[NDArray[np.float32]] = []
     shifts: list[NDArray[np.int32]] = []
+    pages: list[int] = []
     for entry in inputs.page_table[row]:
         page, num_valid = int(entry[0]), int(entry[1])
         if page < 0:
@@ -171,12 +193,14 @@ def _read_row(
             keys.append(_read_token(inputs.key_pool, inputs.key_scales, page, offset))
             values.append(_read_token(inputs.value_pool, inputs.value_scales, page, offset))
             shifts.append(entry[2:])
+            pages.append(page)
     shape = (len(keys), attributes.num_kv_heads, attributes.head_dim)
     num_axes = inputs.page_table.shape[2] - 2
     return (
         np.array(keys, np.float32).reshape(shape),
         np.array(values, np.float32).reshape(shape),
         np.array(shifts, np.int32).reshape(len(shifts), num_axes),
+        np.array(pages, np.int64),
     )
 
 
@@ -204,10 +228,10 @@ def _attend(
     values: NDArray[np.float32],  # (N, D)
     shifts: NDArray[np.int32],  # (N, A)
     sink: float | None,
-) -> NDArray[np.float32]:  # (D,)
-    """Softmax attention of one head of one token."""
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:  # (D,), (N,)
+    """Softmax attention of one head of one token, and the probability of each visible token."""
     if len(keys) == 0:
-        return np.zeros(attributes.head_dim, np.float32)
+        return np.zeros(attributes.head_dim, np.float32), np.zeros(0, np.float32)
     scores: list[float] = []
     turned_by: dict[tuple[int, ...], NDArray[np.float32]] = {}
     for key, shift in zip(keys, shifts, strict=True):
@@ -221,4 +245,4 @@ def _attend(
     weights = np.array([math.exp(score - top) for score in scores], np.float32)
     total = float(weights.sum()) + (0.0 if sink is None else math.exp(sink - top))
     result: NDArray[np.float32] = (weights @ values / np.float32(total)).astype(np.float32)
-    return result
+    return result, (weights / np.float32(total)).astype(np.float32)

@@ -46,6 +46,7 @@ class StepTables:
     slot_mapping: NDArray[np.int32]  # (T,)
     kv_limits: NDArray[np.int32]  # (T,)
     query_indices: NDArray[np.int32]  # (T,)
+    mass_weights: NDArray[np.float32] | None = None  # (B,), None = zeros: see ``DecoderExecutor``
 
 
 @dataclass(frozen=True, slots=True)

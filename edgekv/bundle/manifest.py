@@ -19,7 +19,7 @@ from edgekv.config import ImageSettings, KVDtype, KVGeometry, Rotation
 from edgekv.errors import BundleError
 from edgekv.names import OP_VERSION
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 MANIFEST = "bundle.json"
 VISION = "vision.onnx"
@@ -115,6 +115,8 @@ class Manifest:
     shiftable: bool  # whether cached pages may move to other positions
     rotations: tuple[Rotation, ...]  # the different ones
     layer_rotations: tuple[int, ...]  # (num_layers,) which of them each layer uses
+    mass_layer: int | None  # the layer whose node adds up ``page_mass``, null = none does
+    cross: None  # kept free for models with cross-attention
     hidden_size: int
     vocab_size: int
     max_context_tokens: int
@@ -137,6 +139,11 @@ class Manifest:
         ):
             raise ValueError(
                 f"layer_rotations must hold {self.geometry.num_layers} indices into rotations"
+            )
+        if self.mass_layer is not None and not 0 <= self.mass_layer < self.geometry.num_layers:
+            raise ValueError(
+                f"mass_layer must be null or 0 to {self.geometry.num_layers - 1}, "
+                f"got {self.mass_layer}"
             )
         if any(token >= self.vocab_size for token in self.prompt.eos_ids):
             raise ValueError(f"eos_ids must lie below vocab_size {self.vocab_size}")
@@ -170,6 +177,11 @@ class Manifest:
                 raise BundleError(
                     f"{MANIFEST}: format version {version} is newer than the {FORMAT_VERSION} "
                     "this edgekv reads; update edgekv"
+                )
+            if version < FORMAT_VERSION:
+                raise BundleError(
+                    f"{MANIFEST}: format version {version} is older than the {FORMAT_VERSION} "
+                    "this edgekv reads; export the model again"
                 )
         return decode(cls, value, MANIFEST)
 

@@ -43,6 +43,7 @@ class Append:
     uniform: bool  # every token advances every axis by one
     index: int
     time_s: float
+    mass_weight: float  # how much what these tokens look at counts, 0 = not
     state: Literal["pending", "committed", "aborted"] = "pending"
     in_step: bool = field(default=False)
 

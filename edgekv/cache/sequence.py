@@ -124,6 +124,7 @@ class Sequence:
         bidirectional: bool | Runs = False,
         index: int = -1,
         time_s: float = float("nan"),
+        mass_weight: float = 0.0,
     ) -> Append:
         """Plan ``num_tokens`` more tokens; they count once the step that computes them commits.
 
@@ -131,6 +132,7 @@ class Sequence:
         otherwise a new segment starts on a page of its own. ``positions`` (R, num_tokens) are
         relative to ``next_position``, which moves by ``advance`` (one number, or one per axis).
         ``bidirectional`` tokens see to the end of the append, or of their ``(start, stop)`` run.
+        What the tokens look at counts ``mass_weight`` times into the mass of the pages.
 
         Raises OutOfPagesError, ContextError (table or positions full), CacheError (an append is
         pending, or the sequence is closed), ValueError; nothing is changed then.
@@ -170,6 +172,7 @@ class Sequence:
             uniform=positions is None and (advance is None or bool((move == num_tokens).all())),
             index=index,
             time_s=time_s,
+            mass_weight=mass_weight,
         )
         pool.observer.planned(self._pending, allocation_ns)
         return self._pending

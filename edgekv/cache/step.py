@@ -110,6 +110,7 @@ def build_tables(appends: Collection[Append], num_rope_axes: int) -> StepTables:
         slot_mapping=np.concatenate([append.slots for append in appends]),
         kv_limits=np.concatenate([append.kv_limits for append in appends]),
         query_indices=np.concatenate([append.query_indices for append in appends]),
+        mass_weights=np.array([append.mass_weight for append in appends], dtype=np.float32),
     )
     for name in StepTables.__slots__:
         array: NDArray[np.generic] = getattr(tables, name)

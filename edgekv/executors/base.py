@@ -1,7 +1,8 @@
 """What the session needs from whatever runs a graph. Knows no graph library.
 
 A decoder executor owns the pools: one key and one value tensor per layer, allocated once at
-construction and never resized. It does not know sequences, only the arrays of one step.
+construction and never resized. It does not know sequences, only the arrays of one step. Where the
+graph adds up attention, the executor also owns one float32 a page, zero at construction.
 """
 
 from __future__ import annotations
@@ -23,7 +24,16 @@ class DecoderExecutor(Protocol):
         tables: StepTables,
         logit_indices: NDArray[np.int64],  # (N,)
     ) -> NDArray[np.float32]:
-        """One step: writes the new keys and values into the pools, returns logits (N, vocab)."""
+        """One step: writes the new keys and values into the pools, returns logits (N, vocab).
+
+        The attention of each row counts ``tables.mass_weights`` times into the mass of the pages
+        it looks at, in the graph's one layer that adds it up; where none does, they are ignored.
+        """
+        ...
+
+    def take_mass(self, pages: NDArray[np.int32]) -> NDArray[np.float32]:
+        """The attention that fell on pages (n,) since they were last asked about: (n,), and from
+        now on 0. Zeros where no layer adds it up."""
         ...
 
     def copy_pages(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:

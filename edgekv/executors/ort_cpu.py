@@ -30,9 +30,9 @@ _DTYPE_NAMES = {
 
 
 def _session(
-    path: Path, num_threads: int, signature: Signature | None, *, custom_ops: bool
-) -> ort.InferenceSession:
-    """The graph at ``path``, refused unless it takes and gives what ``signature`` says."""
+    path: Path, num_threads: int, *, custom_ops: bool
+) -> tuple[ort.InferenceSession, Signature]:
+    """The graph at ``path``, and what it takes and gives."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.log_severity_level = 4  # what goes wrong is raised, in one line
@@ -48,10 +48,7 @@ def _session(
     except Exception as error:  # onnxruntime raises a dozen unrelated types here
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ExecutorError(f"onnxruntime cannot load {path.name}: {reason}") from error
-    if signature is not None:
-        found = Signature(_tensors(session.get_inputs()), _tensors(session.get_outputs()))
-        check_signature(path.name, signature, found)
-    return session
+    return session, Signature(_tensors(session.get_inputs()), _tensors(session.get_outputs()))
 
 
 def _tensors(arguments: list[ort.NodeArg]) -> Tensors:
@@ -78,10 +75,11 @@ class OrtDecoder:
     ) -> None:
         if geometry.dtype not in _POOL_DTYPES:
             raise ExecutorError(f"the CPU executor has no {geometry.dtype} pools")
-        signature = signature or decoder_signature(geometry)
-        self._session: ort.InferenceSession | None = _session(
-            path, num_threads, signature, custom_ops=True
-        )
+        self._session: ort.InferenceSession | None
+        self._session, found = _session(path, num_threads, custom_ops=True)
+        self._weighs = names.PAGE_MASS in found.taken
+        signature = signature or decoder_signature(geometry, page_mass=self._weighs)
+        check_signature(path.name, signature, found)
         shape = (num_pages, geometry.num_kv_heads, geometry.page_size, geometry.head_dim)
         self._pools: list[NDArray[np.generic]] = []  # key, value, key, value, … one pair per layer
         self._binding = self._session.io_binding()
@@ -89,6 +87,9 @@ class OrtDecoder:
         for layer in range(geometry.num_layers):
             self._bind_pool(names.key_pool(layer), names.key_pool_out(layer), shape, geometry)
             self._bind_pool(names.value_pool(layer), names.value_pool_out(layer), shape, geometry)
+        self._mass = np.zeros(num_pages, np.float32)
+        if self._weighs:
+            self._bind_in_place(names.PAGE_MASS, names.PAGE_MASS_OUT, self._mass)
         self._binding.bind_output(names.LOGITS, "cpu")
 
     def _bind_pool(
@@ -96,12 +97,15 @@ class OrtDecoder:
     ) -> None:
         pool = np.empty(shape, _POOL_DTYPES[geometry.dtype])
         pool.fill(0)  # touch every byte now, so that the budget is paid at load and not in use
-        value = ort.OrtValue.ortvalue_from_numpy(pool)
-        if value.data_ptr() != pool.ctypes.data:
+        self._bind_in_place(source, target, pool)
+        self._pools.append(pool)
+
+    def _bind_in_place(self, source: str, target: str, array: NDArray[np.generic]) -> None:
+        value = ort.OrtValue.ortvalue_from_numpy(array)
+        if value.data_ptr() != array.ctypes.data:
             raise ExecutorError("this onnxruntime copies arrays it should share; please report it")
         self._binding.bind_ortvalue_input(source, value)
         self._binding.bind_ortvalue_output(target, value)
-        self._pools.append(pool)
 
     def run(
         self,
@@ -123,6 +127,11 @@ class OrtDecoder:
             names.KV_LIMITS: tables.kv_limits,
             names.QUERY_INDICES: tables.query_indices,
         }
+        if self._weighs:
+            weights = tables.mass_weights
+            if weights is None:
+                weights = np.zeros(len(tables.page_table), np.float32)
+            feeds[names.MASS_WEIGHTS] = weights
         for name, array in feeds.items():
             self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
         try:
@@ -131,6 +140,12 @@ class OrtDecoder:
             raise ExecutorError(f"decoder step failed: {str(error).splitlines()[0]}") from error
         # A copy: the output's memory is ONNX Runtime's and holds the next step's logits soon.
         return np.array(self._binding.get_outputs()[-1].numpy())
+
+    def take_mass(self, pages: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Attention on pages since the last call for them; they start from 0 again."""
+        mass: NDArray[np.float32] = self._mass[pages]
+        self._mass[pages] = 0
+        return mass
 
     def copy_pages(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
         """Copy whole pages in every pool."""
@@ -167,9 +182,10 @@ class OrtVision:
     def __init__(
         self, path: Path, *, num_threads: int = 0, signature: Signature | None = None
     ) -> None:
-        self._session: ort.InferenceSession | None = _session(
-            path, num_threads, signature, custom_ops=False
-        )
+        self._session: ort.InferenceSession | None
+        self._session, found = _session(path, num_threads, custom_ops=False)
+        if signature is not None:
+            check_signature(path.name, signature, found)
 
     def encode(self, pixel_values: NDArray[np.float32]) -> NDArray[np.float32]:
         """(n, 3, height, width) -> (n, tokens_per_image, hidden)."""

@@ -25,9 +25,13 @@ class Signature:
 
 
 def decoder_signature(
-    geometry: KVGeometry, *, hidden_size: int | None = None, vocab_size: int | None = None
+    geometry: KVGeometry,
+    *,
+    hidden_size: int | None = None,
+    vocab_size: int | None = None,
+    page_mass: bool = False,
 ) -> Signature:
-    """The decoder's; a size that is None may be any."""
+    """The decoder's; a size of None may be any. ``page_mass``: whether one layer adds it up."""
     axes = geometry.num_rope_axes
     pool = (geometry.dtype, (None, geometry.num_kv_heads, None, geometry.head_dim))
     layers = range(geometry.num_layers)
@@ -48,6 +52,9 @@ def decoder_signature(
     ):
         taken.update({name_in(layer): pool for layer in layers})
         given.update({name_out(layer): pool for layer in layers})
+    if page_mass:
+        taken[names.PAGE_MASS] = given[names.PAGE_MASS_OUT] = ("float32", (None,))
+        taken[names.MASS_WEIGHTS] = ("float32", (None,))
     return Signature(taken, given)
 
 

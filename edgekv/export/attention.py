@@ -50,6 +50,10 @@ class PagedState:
     key_pools: list[torch.Tensor]
     value_pools: list[torch.Tensor]
     rotations: list[Rotation]
+    page_mass: torch.Tensor | None = None
+    mass_weights: torch.Tensor | None = None
+    mass_layer: int | None = None  # the one layer whose node adds up ``page_mass``
+    mass_output: torch.Tensor | None = None
     key_outputs: dict[int, torch.Tensor] = field(default_factory=dict)
     value_outputs: dict[int, torch.Tensor] = field(default_factory=dict)
 
@@ -73,19 +77,29 @@ class PagedState:
             attributes["inv_freq"] = list(rotation.inv_freq)
         if rotation.freq_axes:
             attributes["freq_axes"] = list(rotation.freq_axes)
-        output, key_out, value_out = torch.onnx.ops.symbolic_multi_out(
+        inputs: list[torch.Tensor | None] = [
+            _rows(call.query), _rows(call.key), _rows(call.value), key_pool, value_pool,
+            self.page_table, self.query_starts, self.slot_mapping, self.kv_limits,
+            self.query_indices,
+        ]  # fmt: skip
+        sinks = None if call.sinks is None else call.sinks.float()
+        changed = [key_pool, value_pool]
+        if layer == self.mass_layer and self.page_mass is not None:
+            inputs += [sinks, None, None, self.page_mass, self.mass_weights]
+            changed.append(self.page_mass)
+        elif sinks is not None:
+            inputs.append(sinks)
+        output, key_out, value_out, *mass_out = torch.onnx.ops.symbolic_multi_out(
             f"{OP_DOMAIN}::{OP_NAME}",
-            (
-                _rows(call.query), _rows(call.key), _rows(call.value), key_pool, value_pool,
-                self.page_table, self.query_starts, self.slot_mapping, self.kv_limits,
-                self.query_indices, *(() if call.sinks is None else (call.sinks.float(),)),
-            ),
+            inputs,
             attributes,
-            dtypes=(call.query.dtype, key_pool.dtype, value_pool.dtype),
-            shapes=((num_tokens, num_heads * head_dim), key_pool.shape, value_pool.shape),
+            dtypes=(call.query.dtype, *(tensor.dtype for tensor in changed)),
+            shapes=((num_tokens, num_heads * head_dim), *(tensor.shape for tensor in changed)),
             version=1,
-        )  # fmt: skip
+        )
         self.key_outputs[layer], self.value_outputs[layer] = key_out, value_out
+        if mass_out:
+            self.mass_output = mass_out[0]
         return output.reshape(1, num_tokens, num_heads, head_dim)
 
 

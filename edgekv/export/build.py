@@ -100,6 +100,8 @@ def export_bundle(
             shiftable=traced.probe.shiftable,
             rotations=(distinct := tuple(dict.fromkeys(traced.probe.rotations))),
             layer_rotations=tuple(map(distinct.index, traced.probe.rotations)),
+            mass_layer=traced.mass_layer,
+            cross=None,
             hidden_size=hidden_size,
             vocab_size=vocab_size,
             max_context_tokens=_max_context(parts.text_config, options.max_context),
@@ -136,6 +138,7 @@ class TracedDecoder:
     graph: ir.Model
     geometry: KVGeometry
     probe: Probe
+    mass_layer: int
 
 
 def trace_decoder(model: Any, hidden_size: int, options: ExportOptions) -> TracedDecoder:
@@ -162,10 +165,16 @@ def trace_decoder(model: Any, hidden_size: int, options: ExportOptions) -> Trace
         geometry=geometry,
         hidden_size=hidden_size,
         rotations=probe.rotations,
+        mass_layer=(mass_layer := choose_mass_layer(geometry.num_layers)),
         opset=options.opset,
     )
     tidy(graph)
-    return TracedDecoder(graph=graph, geometry=geometry, probe=probe)
+    return TracedDecoder(graph=graph, geometry=geometry, probe=probe, mass_layer=mass_layer)
+
+
+def choose_mass_layer(num_layers: int) -> int:
+    """Whose attention says which pages are used: two thirds of the way through the layers."""
+    return 2 * num_layers // 3
 
 
 def save_decoders(folder: Path, traced: TracedDecoder, weights: WeightsKind) -> dict[str, str]:

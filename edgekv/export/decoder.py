@@ -33,10 +33,13 @@ _T, _B, _M, _N, _P, _S = 7, 3, 5, 2, 11, 13
 class _PagedDecoder(torch.nn.Module):
     """Graph inputs -> the model's own forward over a batch of one row of packed tokens."""
 
-    def __init__(self, model: torch.nn.Module, rotations: Sequence[Rotation]) -> None:
+    def __init__(
+        self, model: torch.nn.Module, rotations: Sequence[Rotation], mass_layer: int
+    ) -> None:
         super().__init__()
         self.model = model
         self.rotations = list(rotations)
+        self.mass_layer = mass_layer
 
     def forward(
         self,
@@ -48,6 +51,8 @@ class _PagedDecoder(torch.nn.Module):
         slot_mapping: torch.Tensor,
         kv_limits: torch.Tensor,
         query_indices: torch.Tensor,
+        page_mass: torch.Tensor,
+        mass_weights: torch.Tensor,
         key_pools: list[torch.Tensor],
         value_pools: list[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
@@ -60,6 +65,9 @@ class _PagedDecoder(torch.nn.Module):
             key_pools=list(key_pools),
             value_pools=list(value_pools),
             rotations=self.rotations,
+            page_mass=page_mass,
+            mass_weights=mass_weights,
+            mass_layer=self.mass_layer,
         )
         output = self.model(
             inputs_embeds=inputs_embeds.unsqueeze(0),
@@ -69,10 +77,12 @@ class _PagedDecoder(torch.nn.Module):
             **{STATE: state},
         )
         layers = range(len(key_pools))
+        assert state.mass_output is not None, "the mass layer is one of the model's"
         return (
             output.logits.squeeze(0).float(),
             *(state.key_outputs[layer] for layer in layers),
             *(state.value_outputs[layer] for layer in layers),
+            state.mass_output,
         )
 
 
@@ -82,10 +92,11 @@ def export_decoder(
     geometry: KVGeometry,
     hidden_size: int,
     rotations: Sequence[Rotation],
+    mass_layer: int,
     opset: int,
 ) -> ir.Model:
     """Trace ``model``, switched to the operator; tensors are named as in ``edgekv.names``."""
-    wrapped = _PagedDecoder(model, rotations).eval()
+    wrapped = _PagedDecoder(model, rotations, mass_layer).eval()
     inputs = _example_inputs(geometry, hidden_size)
     graph_model = trace(wrapped, inputs, _open_dims(inputs), opset)
     _name_tensors(graph_model.graph, geometry.num_layers)
@@ -146,6 +157,8 @@ def _example_inputs(geometry: KVGeometry, hidden_size: int) -> dict[str, Any]:
         names.SLOT_MAPPING: int32(_T),
         names.KV_LIMITS: int32(_T),
         names.QUERY_INDICES: int32(_T),
+        names.PAGE_MASS: torch.zeros(_P),
+        names.MASS_WEIGHTS: torch.zeros(_B),
         "key_pools": pools(),
         "value_pools": pools(),
     }
@@ -172,6 +185,7 @@ def _name_tensors(graph: ir.Graph, num_layers: int) -> None:
         value.name = name
     wanted = [names.LOGITS]
     wanted += [names.key_pool_out(i) for i in layers] + [names.value_pool_out(i) for i in layers]
+    wanted.append(names.PAGE_MASS_OUT)
     for value, name in zip(graph.outputs, wanted, strict=True):
         value.name = name
 
@@ -187,6 +201,9 @@ def _name_dims(model: ir.Model) -> None:
         names.SLOT_MAPPING: {0: "T"},
         names.KV_LIMITS: {0: "T"},
         names.QUERY_INDICES: {0: "T"},
+        names.PAGE_MASS: {0: "P"},
+        names.PAGE_MASS_OUT: {0: "P"},
+        names.MASS_WEIGHTS: {0: "B"},
         names.LOGITS: {0: "N"},
     }
     symbols: dict[str, str] = {}

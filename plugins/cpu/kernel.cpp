@@ -88,16 +88,19 @@ Visible visible_to_any(const Call& call, const Task& task) {
   return all;
 }
 
+EDGEKV_INLINE void cap_scores(const Call& call, float* scores, int columns) {
+  const float cap = call.geometry.softcap;
+  if (cap == 0.0f) return;
+  for (int k = 0; k < columns; k += kWidth)
+    store(scores + k, vtanh(load(scores + k) * (1.0f / cap)) * cap);
+}
+
 // Turns a row of scores over tile positions [low, high) into weights and updates max, sum and the
 // row's accumulator. Positions outside get weight 0.
 EDGEKV_INLINE void soften(const Call& call, const Work& w, int row, int count, int low, int high) {
   float* scores = w.scores + row * kTileTokens;
   const int columns = (count + kWidth - 1) / kWidth * kWidth;
-  const float cap = call.geometry.softcap;
-  if (cap != 0.0f) {
-    for (int k = 0; k < columns; k += kWidth)
-      store(scores + k, vtanh(load(scores + k) * (1.0f / cap)) * cap);
-  }
+  cap_scores(call, scores, columns);
   for (int k = 0; k < low; ++k) scores[k] = kMinusInf;
   for (int k = high; k < columns; ++k) scores[k] = kMinusInf;
   Vec best = load(scores);
@@ -165,6 +168,11 @@ EDGEKV_INLINE void write_row(const Call& call, int token, int head, const float*
       factor = 1.0f / row_sum;
     }
   }
+  if (call.softmax) {
+    float* softmax = call.softmax + (int64_t{token} * g.num_heads + head) * 2;
+    softmax[0] = row_max;
+    softmax[1] = factor;
+  }
   if (call.query_dtype == Dtype::kFloat32) {
     float* out = static_cast<float*>(call.output) + to;
     for (int d = 0; d < g.head_dim; ++d) out[d] = sums[d] * factor;
@@ -192,12 +200,12 @@ void write_results(const Call& call, const Task& task, const Work& w) {
   }
 }
 
-template <class T>
-void run_typed(const Call& call, const Task& task, float* scratch) {
+// Walks the task's entries and scores one tile of keys after another: `finish(at, tile, limit)` finds
+// the scores in w.scores, `at` where the tile began.
+template <class T, class Finish>
+EDGEKV_INLINE void score_tiles(const Call& call, const Task& task, const Work& w, Finish finish) {
   const Geometry& g = call.geometry;
-  const Work w = make_work(call, task, scratch);
   const T* key_pool = static_cast<const T*>(call.key_pool);
-  const T* value_pool = static_cast<const T*>(call.value_pool);
   load_queries(call, task, w);
   const Visible any = visible_to_any(call, task);
   int rotation = -2;  // none prepared yet
@@ -224,9 +232,18 @@ void run_typed(const Call& call, const Task& task, float* scratch) {
     } else {
       score_few(q, w.tile, w.rows, w.dim, tile.count, w.scores);
     }
-    finish_tile(call, task, w, at, tile, any.last, value_pool);
+    finish(at, tile, any.last);
     at = tile;
   }
+}
+
+template <class T>
+void run_typed(const Call& call, const Task& task, float* scratch) {
+  const Work w = make_work(call, task, scratch);
+  const T* value_pool = static_cast<const T*>(call.value_pool);
+  score_tiles<T>(call, task, w, [&](const Tile& at, const Tile& tile, int limit) {
+    finish_tile(call, task, w, at, tile, limit, value_pool);
+  });
   write_results(call, task, w);
 }
 
@@ -236,6 +253,58 @@ void run_task(const Call& call, const Task& task, float* scratch) {
     case Dtype::kFloat16: return run_typed<Half>(call, task, scratch);
     case Dtype::kBfloat16: return run_typed<Brain>(call, task, scratch);
     case Dtype::kInt8: return run_typed<int8_t>(call, task, scratch);
+  }
+}
+
+// Probabilities of one tile, summed over the task's rows, added to the entries they fell on. Only
+// visible positions are read.
+EDGEKV_INLINE void weigh_tile(const Call& call, const Task& task, const Work& w, Tile at,
+                              const Tile& tile, float* mass) {
+  float* columns = w.tile;  // the keys in it have been used
+  const int padded_count = (tile.count + kWidth - 1) / kWidth * kWidth;
+  for (int k = 0; k < padded_count; k += kWidth) store(columns + k, splat(0.0f));
+  for (int r = 0; r < w.rows; ++r) {
+    const int token = task.first_token + r / w.group, head = task.kv_head * w.group + r % w.group;
+    const Visible see = visible(call, token);
+    const int low = max_int(see.first - tile.start, 0);
+    const int high = min_int(see.last - tile.start, tile.count);
+    if (low >= high) continue;
+    const float* softmax = call.softmax + (int64_t{token} * call.geometry.num_heads + head) * 2;
+    float* scores = w.scores + r * kTileTokens;
+    cap_scores(call, scores, padded_count);
+    for (int k = 0; k < padded_count; k += kWidth) store(scores + k, vexp(load(scores + k) - softmax[0]));
+    for (int k = low; k < high; ++k) columns[k] += scores[k] * softmax[1];
+  }
+  for (int k = 0; k < tile.count;) {
+    const Entry& entry = call.entries[at.entry];
+    const int take = min_int(tile.count - k, entry.count - at.offset);
+    float sum = 0.0f;
+    for (int i = 0; i < take; ++i) sum += columns[k + i];
+    mass[at.entry - task.first_entry] += sum;
+    k += take;
+    at.offset += take;
+    if (at.offset == entry.count) at = Tile{0, 0, at.entry + 1, 0};
+  }
+}
+
+// The scores are worked out a second time: what a page's share is cannot be said before the whole
+// softmax is known, and to keep the first time's would take memory that grows with the context.
+template <class T>
+void weigh_typed(const Call& call, const Task& task, float* scratch) {
+  const Work w = make_work(call, task, scratch);
+  float* mass = call.masses + task.mass;
+  for (int e = 0; e < task.last_entry - task.first_entry; ++e) mass[e] = 0.0f;
+  score_tiles<T>(call, task, w, [&](const Tile& at, const Tile& tile, int) {
+    weigh_tile(call, task, w, at, tile, mass);
+  });
+}
+
+void weigh(const Call& call, const Task& task, float* scratch) {
+  switch (call.pool_dtype) {
+    case Dtype::kFloat32: return weigh_typed<float>(call, task, scratch);
+    case Dtype::kFloat16: return weigh_typed<Half>(call, task, scratch);
+    case Dtype::kBfloat16: return weigh_typed<Brain>(call, task, scratch);
+    case Dtype::kInt8: return weigh_typed<int8_t>(call, task, scratch);
   }
 }
 
@@ -266,6 +335,6 @@ void merge(const Call& call, const Task& task) {
 }  // namespace
 
 extern const Kernels EDGEKV_KERNELS;
-const Kernels EDGEKV_KERNELS = {EDGEKV_ISA_NAME, fill_rotation, write_head, run_task, merge};
+const Kernels EDGEKV_KERNELS = {EDGEKV_ISA_NAME, fill_rotation, write_head, run_task, merge, weigh};
 
 }  // namespace edgekv

@@ -36,6 +36,8 @@ struct Problem {
   std::vector<double> turns;
   std::vector<int32_t> axes, table, starts, slots, limits, indices;
   std::vector<float> query, key, value, key_scales, value_scales, sinks, output;
+  std::vector<float> weights, mass;    // (B), (P), or both empty
+  std::vector<double> expected_mass;  // (P)
   std::vector<uint8_t> key_pool, value_pool;
 };
 
@@ -118,6 +120,11 @@ Problem make_problem(Random& random, Dtype pool_dtype) {
   fill(p.query, int64_t{p.tokens} * p.g.num_heads * p.g.head_dim);
   if (random.integer(0, 1)) fill(p.sinks, p.g.num_heads);
   p.output.assign(p.query.size(), NAN);
+  if (random.integer(0, 1)) {
+    for (int row = 0; row < p.rows; ++row) p.weights.push_back(0.5f * random.integer(0, 3));
+    p.mass.assign(p.pages, 0.0f);
+    p.expected_mass.assign(p.pages, 0.0);
+  }
   return p;
 }
 
@@ -140,6 +147,8 @@ Call make_call(Problem& p) {
   call.query_indices = p.indices.data();
   call.sinks = p.sinks.empty() ? nullptr : p.sinks.data();
   call.output = p.output.data();
+  call.page_mass = p.mass.empty() ? nullptr : p.mass.data();
+  call.mass_weights = p.weights.data();
   return call;
 }
 
@@ -166,7 +175,8 @@ void fill_pools(Problem& p, const Kernels& kernels, Random& random) {
   for (int head = 0; head < p.g.num_kv_heads; ++head) kernels.write_head(call, head);
 }
 
-std::vector<double> reference_row(const Problem& p, int row, int token, int head) {
+// One head's output of one token; adds what it gives to each page to the expected mass.
+std::vector<double> reference_row(Problem& p, int row, int token, int head) {
   const int pairs = p.g.rotary_pairs, dim = p.g.head_dim;
   const int kv_head = head / (p.g.num_heads / p.g.num_kv_heads);
   const float* q = p.query.data() + (int64_t{token} * p.g.num_heads + head) * dim;
@@ -201,11 +211,14 @@ std::vector<double> reference_row(const Problem& p, int row, int token, int head
     for (int d = 0; d < dim; ++d) out[d] += weight * pool_number(p, p.value_pool, p.value_scales, at[k], d);
   }
   if (!p.sinks.empty()) total += std::exp(p.sinks[head] - top);
+  for (size_t k = 0; k < at.size() && !p.mass.empty(); ++k)
+    p.expected_mass[at[k] / (int64_t{p.g.num_kv_heads} * p.page_size)] +=
+        p.weights[row] * std::exp(scores[k] - top) / total;
   for (double& x : out) x = at.empty() ? 0.0 : x / total;
   return out;
 }
 
-double largest_difference(const Problem& p) {
+double largest_difference(Problem& p) {
   double worst = 0.0;
   for (int row = 0; row < p.rows; ++row)
     for (int token = p.starts[row]; token < p.starts[row + 1]; ++token)
@@ -217,6 +230,11 @@ double largest_difference(const Problem& p) {
           worst = difference <= worst ? worst : difference;  // NaN counts as different
         }
       }
+  for (size_t page = 0; page < p.mass.size(); ++page) {
+    const double expected = p.expected_mass[page];
+    const double difference = std::fabs(expected - p.mass[page]) / (1.0 + std::fabs(expected));
+    worst = difference <= worst ? worst : difference;
+  }
   return worst;
 }
 
@@ -235,6 +253,10 @@ void run(Problem& p, const Kernels& kernels, Plan& plan, Random& random) {
   for (const Task& task : plan.tasks()) kernels.run_task(call, task, scratch.get());
   for (const Task& task : plan.tasks())
     if (task.num_parts > 1 && task.part == 0) kernels.merge(call, task);
+  if (!plan.weighs()) return;
+  for (const Task& task : plan.tasks())
+    if (task.mass >= 0) kernels.weigh(call, task, scratch.get());
+  plan.add_masses(call);
 }
 
 }  // namespace

@@ -19,13 +19,16 @@ namespace edgekv {
 
 enum Input {
   kQuery, kKey, kValue, kKeyPool, kValuePool, kPageTable, kQueryStarts, kSlotMapping, kKvLimits,
-  kQueryIndices, kSinks, kKeyScales, kValueScales, kNumInputs
+  kQueryIndices, kSinks, kKeyScales, kValueScales, kPageMass, kMassWeights, kNumInputs
 };
-enum Output { kOutput, kKeyPoolOut, kValuePoolOut, kKeyScalesOut, kValueScalesOut, kNumOutputs };
+// page_mass_out is the last: it takes the place of key_scales_out where pools have no scales.
+enum Output {
+  kOutput, kKeyPoolOut, kValuePoolOut, kKeyScalesOut, kValueScalesOut, kPageMassOut, kNumOutputs
+};
 
 inline constexpr const char* kInputNames[kNumInputs] = {
     "query", "key", "value", "key_pool", "value_pool", "page_table", "query_starts", "slot_mapping",
-    "kv_limits", "query_indices", "sinks", "key_scales", "value_scales"};
+    "kv_limits", "query_indices", "sinks", "key_scales", "value_scales", "page_mass", "mass_weights"};
 
 // Inside the binding a fault travels as this exception, at the edge it becomes a status.
 struct Fault {

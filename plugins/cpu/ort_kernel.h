@@ -18,7 +18,7 @@
 
 namespace edgekv {
 
-inline constexpr int64_t kSchemaVersion = 1;
+inline constexpr int64_t kSchemaVersion = 2;
 inline constexpr double kTwoPi = 6.283185307179586476925;
 
 // Scratch of one thread, kept between calls; grows only to the largest geometry seen.
@@ -77,12 +77,15 @@ class Kernel {
     run_parallel(context, plan.tasks().size(), call, plan, attend_one);
     for (const Task& task : plan.tasks())
       if (task.num_parts > 1 && task.part == 0) kernels_->merge(call, task);
+    if (!plan.weighs()) return;
+    run_parallel(context, plan.tasks().size(), call, plan, weigh_one);
+    plan.add_masses(call);
   }
 
  private:
   // Inputs as bound, before the outputs take their place.
   struct Pools {
-    Tensor key, value, key_scales, value_scales;
+    Tensor key, value, key_scales, value_scales, mass;
   };
 
   struct Job {
@@ -145,6 +148,12 @@ class Kernel {
     call.kv_limits = ints(in.read(kKvLimits, ort::kInt32, {tokens}));
     call.query_indices = ints(in.read(kQueryIndices, ort::kInt32, {tokens}));
     call.sinks = static_cast<const float*>(in.read(kSinks, ort::kFloat, {heads}, true).data);
+    pools.mass = in.read(kPageMass, ort::kFloat, {pages}, true);
+    call.mass_weights =
+        static_cast<const float*>(in.read(kMassWeights, ort::kFloat, {table.dims[0]}, true).data);
+    if (!pools.mass.data != !call.mass_weights)
+      refuse("page_mass and mass_weights must be given together or not at all");
+    call.page_mass = static_cast<float*>(pools.mass.data);
   }
 
   static const int32_t* ints(const Tensor& tensor) { return static_cast<const int32_t*>(tensor.data); }
@@ -162,11 +171,17 @@ class Kernel {
     call.key_scales = static_cast<float*>(pools.key_scales.data);
     call.value_scales = static_cast<float*>(pools.value_scales.data);
     const bool quantized = pool_dtype_ == Dtype::kInt8;
-    const size_t wanted = !call.key ? 1 : quantized ? 5 : 3;
+    const size_t pool_outputs = quantized ? 4 : 2;
+    const size_t wanted = call.page_mass ? 2 + pool_outputs : call.key ? 1 + pool_outputs : 1;
     if (out.num_outputs() != wanted)
       refuse("the node has " + std::to_string(out.num_outputs()) + " outputs, must have " +
              std::to_string(wanted));
     call.output = out.write(kOutput, {call.num_tokens, int64_t{geometry_.num_heads} * dim}, "output");
+    if (call.page_mass) {
+      void* mass = out.write(quantized ? kPageMassOut : kKeyScalesOut, {call.num_pages}, "page_mass_out");
+      call.page_mass = static_cast<float*>(
+          take_over(mass, pools.mass, call.num_pages * int64_t(sizeof(float))));
+    }
     if (!call.key) return;
     const int64_t p = call.num_pages, h = geometry_.num_kv_heads, s = call.page_size;
     const int64_t bytes = p * h * s * dim * element_bytes(pool_dtype_);
@@ -189,6 +204,13 @@ class Kernel {
   static void attend_one(const Job& job, size_t index) {
     float* scratch = thread_scratch(scratch_floats(job.call->geometry));
     job.kernel->kernels_->run_task(*job.call, job.plan->tasks()[index], scratch);
+  }
+
+  static void weigh_one(const Job& job, size_t index) {
+    const Task& task = job.plan->tasks()[index];
+    if (task.mass < 0) return;
+    float* scratch = thread_scratch(scratch_floats(job.call->geometry));
+    job.kernel->kernels_->weigh(*job.call, task, scratch);
   }
 
   static void run_one(void* data, size_t index) noexcept {

@@ -29,7 +29,7 @@ struct Operator : OrtCustomOp {
     GetOutputTypeCount = [](const OrtCustomOp*) { return size_t{kNumOutputs}; };
     GetInputType = input_type;
     GetOutputType = [](const OrtCustomOp* self, size_t index) {
-      constexpr Input same[] = {kQuery, kKeyPool, kValuePool, kKeyScales, kValueScales};
+      constexpr Input same[] = {kQuery, kKeyPool, kValuePool, kKeyScales, kValueScales, kPageMass};
       return input_type(self, same[index]);
     };
     GetInputCharacteristic = [](const OrtCustomOp*, size_t index) -> int {

@@ -42,6 +42,8 @@ struct Task {
   int32_t kv_head;
   int32_t part, num_parts;  // num_parts > 1: result goes to `partial`, merged afterwards
   int64_t partial;          // offset in floats into Call::partials, of part 0
+  int64_t mass;             // offset into Call::masses of its first entry, -1 = its row has no weight
+  float mass_weight;        // of its row
 };
 
 struct Call {
@@ -63,10 +65,14 @@ struct Call {
   const int32_t* query_indices;  // (T), null when window is 0
   const float* sinks;            // (Hq) or null
   void* output;                  // (T, Hq * D)
+  float* page_mass;              // (P) or null
+  const float* mass_weights;     // (B), with page_mass
 
   const Entry* entries;
   const float* rotations;  // (num_rotations, 2, rotary_pairs): cosines, then sines
   float* partials;
+  float* softmax;  // (T, Hq, 2) maximum and 1 / sum of each softmax; null when no row has a weight
+  float* masses;   // one float per task with a weight and entry of that task
 };
 
 constexpr int32_t kTileTokens = 64;  // keys per inner step
@@ -111,6 +117,8 @@ struct Kernels {
   void (*run_task)(const Call&, const Task&, float* scratch);
   // Joins the parts of the task whose part 0 is given and writes its output.
   void (*merge)(const Call&, const Task&);
+  // Fills the task's masses, once every output has been written. Scratch as for run_task.
+  void (*weigh)(const Call&, const Task&, float* scratch);
 };
 
 // Best instruction set of this machine, or the lower one EDGEKV_CPU_ISA names

@@ -23,15 +23,31 @@ void Plan::prepare(const Tables& tables, const Kernels& kernels, Call& call) {
   rotations_.clear();
   tasks_.clear();
   num_partial_floats_ = 0;
+  num_masses_ = 0;
   for (int32_t row = 0; row < tables.num_rows; ++row) {
     const int32_t first_entry = int32_t(entries_.size());
     add_entries(tables, row, kernels, call.geometry);
-    add_tasks(tables, row, first_entry, call.geometry);
+    add_tasks(tables, row, first_entry, call);
   }
   if (int64_t(partials_.size()) < num_partial_floats_) partials_.resize(num_partial_floats_);
   call.entries = entries_.data();
   call.rotations = rotations_.data();
   call.partials = partials_.data();
+  if (!weighs()) return;
+  const int64_t num_softmax = 2 * int64_t{call.num_tokens} * call.geometry.num_heads;
+  if (int64_t(softmax_.size()) < num_softmax) softmax_.resize(num_softmax);
+  if (int64_t(masses_.size()) < num_masses_) masses_.resize(num_masses_);
+  call.softmax = softmax_.data();
+  call.masses = masses_.data();
+}
+
+void Plan::add_masses(const Call& call) const {
+  for (const Task& task : tasks_) {
+    if (task.mass < 0) continue;
+    const float* mass = call.masses + task.mass;
+    for (int32_t e = task.first_entry; e < task.last_entry; ++e)
+      call.page_mass[entries_[e].page] += task.mass_weight * mass[e - task.first_entry];
+  }
 }
 
 void Plan::add_entries(const Tables& tables, int32_t row, const Kernels& kernels,
@@ -59,7 +75,8 @@ void Plan::add_entries(const Tables& tables, int32_t row, const Kernels& kernels
   }
 }
 
-void Plan::add_tasks(const Tables& tables, int32_t row, int32_t first_entry, const Geometry& g) {
+void Plan::add_tasks(const Tables& tables, int32_t row, int32_t first_entry, const Call& call) {
+  const Geometry& g = call.geometry;
   const int32_t first = tables.query_starts[row], last = tables.query_starts[row + 1];
   if (first == last) return;
   const int32_t end_entry = int32_t(entries_.size());
@@ -69,6 +86,7 @@ void Plan::add_tasks(const Tables& tables, int32_t row, int32_t first_entry, con
   const int32_t blocks = ceil_div(last - first, step);
   int32_t parts = ceil_div(kWantedTasks, std::min(blocks * g.num_kv_heads, kWantedTasks));
   parts = std::max(1, std::min(parts, num_kv_tokens / kTokensPerPart));
+  const float weight = call.page_mass ? call.mass_weights[row] : 0.0f;
   for (int32_t token = first; token < last; token += step) {
     const int32_t end_token = std::min(token + step, last);
     const int64_t part_floats =
@@ -83,7 +101,10 @@ void Plan::add_tasks(const Tables& tables, int32_t row, int32_t first_entry, con
           next = entry;
           while (next < end_entry && entries_[next].start < share) ++next;
         }
-        tasks_.push_back({token, end_token, entry, next, head, part, parts, num_partial_floats_});
+        const int64_t mass = weight != 0.0f && next > entry ? num_masses_ : -1;
+        tasks_.push_back({token, end_token, entry, next, head, part, parts, num_partial_floats_, mass,
+                          weight});
+        if (mass >= 0) num_masses_ += next - entry;
         entry = next;
       }
       if (parts > 1) num_partial_floats_ += part_floats * parts;

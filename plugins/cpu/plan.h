@@ -29,15 +29,23 @@ class Plan {
 
   const std::vector<Task>& tasks() const { return tasks_; }
 
+  // Whether some task has a row with a weight.
+  bool weighs() const { return num_masses_ > 0; }
+
+  // Adds every task's masses to the pages, in the order of the tasks.
+  void add_masses(const Call& call) const;
+
  private:
   void add_entries(const Tables& tables, int32_t row, const Kernels& kernels, const Geometry& g);
-  void add_tasks(const Tables& tables, int32_t row, int32_t first_entry, const Geometry& g);
+  void add_tasks(const Tables& tables, int32_t row, int32_t first_entry, const Call& call);
 
   std::vector<Entry> entries_;
   std::vector<float> rotations_;
   std::vector<float> partials_;
+  std::vector<float> softmax_, masses_;
   std::vector<Task> tasks_;
   int64_t num_partial_floats_ = 0;
+  int64_t num_masses_ = 0;
 };
 
 }  // namespace edgekv

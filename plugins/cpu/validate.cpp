@@ -93,6 +93,8 @@ std::string validate_call(const Call& call, const Tables& tables) {
              number(tables.num_axes) + " rope axes";
   if (std::string error = check_rows(tables, call.num_tokens); !error.empty()) return error;
   for (int32_t row = 0; row < tables.num_rows; ++row) {
+    if (call.page_mass && !std::isfinite(call.mass_weights[row]))
+      return "mass_weights[" + number(row) + "] must be a finite number";
     int64_t num_kv_tokens = 0;
     if (std::string error = check_entries(call, tables, row, &num_kv_tokens); !error.empty())
       return error;

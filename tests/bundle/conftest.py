@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from edgekv.bundle import (
+    FORMAT_VERSION,
     GenerationDefaults,
     Manifest,
     PromptSettings,
@@ -16,6 +17,7 @@ from edgekv.bundle import (
 )
 from edgekv.bundle.writer import hash_files, write_manifest
 from edgekv.config import ImageSettings, KVGeometry, Rotation
+from edgekv.names import OP_VERSION
 
 VOCAB, HIDDEN = 40, 8
 TEMPLATE = (
@@ -29,10 +31,10 @@ TEMPLATE = (
 def manifest_for(folder: Path) -> Manifest:
     """What describes the files that lie in ``folder``."""
     return Manifest(
-        format_version=1,
+        format_version=FORMAT_VERSION,
         name="hand-made",
         family="smolvlm",
-        operator_version=1,
+        operator_version=OP_VERSION,
         opset=23,
         weights="fp16",
         geometry=KVGeometry(2, 1, 4, 16, "float16"),
@@ -40,6 +42,8 @@ def manifest_for(folder: Path) -> Manifest:
         shiftable=True,
         rotations=(Rotation((1.0, 0.1)),),
         layer_rotations=(0, 0),
+        mass_layer=1,
+        cross=None,
         hidden_size=HIDDEN,
         vocab_size=VOCAB,
         max_context_tokens=256,

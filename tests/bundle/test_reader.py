@@ -225,12 +225,18 @@ def _drop(*keys: str) -> Callable[[dict[str, Any]], None]:
 
 ENTRY = {"sha256": "0" * 64, "size_bytes": 0}
 FAULTS = {
-    "newer": (_set("format_version", to=2), "format version 2 is newer than the 1"),
+    "newer": (_set("format_version", to=3), "format version 3 is newer than the 2"),
+    "older": (
+        _set("format_version", to=1),
+        "format version 1 is older than the 2 this edgekv reads",
+    ),
     "version zero": (_set("format_version", to=0), "format_version must be a whole number from 1"),
     "version text": (_set("format_version", to="1"), "format_version must be a whole number"),
     "version true": (_set("format_version", to=True), "format_version must be a whole number"),
     "no version": (_drop("format_version"), "format_version must be a whole number"),
-    "operator": (_set("operator_version", to=2), "operator_version 2 is not the 1"),
+    "operator": (_set("operator_version", to=1), "operator_version 1 is not the 2"),
+    "mass layer": (_set("mass_layer", to=2), "mass_layer must be null or 0 to 1, got 2"),
+    "cross": (_set("cross", to={}), "cross: expected null, got an object"),
     "missing key": (_drop("hidden_size"), "key 'hidden_size' is missing"),
     "missing inner key": (_drop("geometry", "head_dim"), "geometry: key 'head_dim' is missing"),
     "unknown key": (_set("colour", to=1), "unknown key 'colour'"),

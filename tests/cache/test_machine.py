@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -158,14 +159,7 @@ def tables_share_one_buffer(patch: pytest.MonkeyPatch) -> None:
         tables = real(*arguments)
         slots = buffer[: tables.slot_mapping.size]
         slots[:] = tables.slot_mapping
-        return StepTables(
-            tables.position_ids,
-            tables.page_table,
-            tables.query_starts,
-            slots,
-            tables.kv_limits,
-            tables.query_indices,
-        )
+        return replace(tables, slot_mapping=slots)
 
     patch.setattr(step_module, "build_tables", build)
 

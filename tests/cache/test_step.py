@@ -14,7 +14,12 @@ def test_the_tables_of_a_mixed_step() -> None:
     first = frames(cache, 1)  # 3 tokens in page 0, 6 in pages 1 and 2
     second = cache.open()
     add(cache, second, "answer", 2)  # page 3
-    step = cache.begin_step([first.append("text", 5), second.append("answer", 1, extend=True)])
+    step = cache.begin_step(
+        [
+            first.append("text", 5, mass_weight=0.5),
+            second.append("answer", 1, extend=True),
+        ]
+    )
     t = step.tables
     assert t.page_table.tolist() == [
         [[0, 3, 0], [1, 4, 0], [2, 2, 0], [4, 4, 0], [5, 1, 0]],
@@ -25,9 +30,11 @@ def test_the_tables_of_a_mixed_step() -> None:
     assert t.position_ids.tolist() == [[9, 10, 11, 12, 13, 2]]
     assert t.query_indices.tolist() == [9, 10, 11, 12, 13, 2]
     assert t.kv_limits.tolist() == [10, 11, 12, 13, 14, 3]
+    assert t.mass_weights.tolist() == [0.5, 0.0]
     assert step.copies.tolist() == []
     dtypes = {name: getattr(t, name).dtype for name in StepTables.__slots__}
     assert dtypes.pop("position_ids") == np.int64
+    assert dtypes.pop("mass_weights") == np.float32
     assert set(dtypes.values()) == {np.dtype(np.int32)}
 
 

@@ -57,6 +57,8 @@ class PagedDecoder:
                 array = np.full(shape, np.nan, _NUMPY[geometry.dtype])  # garbage must not matter
                 self.arrays[name] = array
                 self.pools[name] = ort.OrtValue.ortvalue_from_numpy(array)
+        self.mass = np.zeros(num_pages, np.float32)
+        self.pools[names.PAGE_MASS] = ort.OrtValue.ortvalue_from_numpy(self.mass)
         self.free = list(np.random.default_rng(7).permutation(num_pages))
 
     def fork(self, row: Row) -> Row:
@@ -64,13 +66,16 @@ class PagedDecoder:
         child = Row(list(row.pages), row.num_tokens)
         if row.num_tokens % self.page_size:
             child.pages[-1] = self.free.pop()
-            for value in self.pools.values():
-                array = value.numpy()
+            for array in self.arrays.values():
                 array[child.pages[-1]] = array[row.pages[-1]]
         return child
 
     def step(
-        self, rows: list[tuple[Row, np.ndarray[Any, Any]]], *, logits: list[int] | None = None
+        self,
+        rows: list[tuple[Row, np.ndarray[Any, Any]]],
+        *,
+        logits: list[int] | None = None,
+        mass_weight: float = 0.0,
     ) -> np.ndarray[Any, Any]:
         """Append embeddings (n, hidden) to each row; logits of all tokens, or of those named."""
         slots, indices, positions, starts = [], [], [], [0]
@@ -93,6 +98,7 @@ class PagedDecoder:
             names.SLOT_MAPPING: np.array(slots, np.int32),
             names.KV_LIMITS: np.array(indices, np.int32) + np.int32(1),
             names.QUERY_INDICES: np.array(indices, np.int32),
+            names.MASS_WEIGHTS: np.full(len(rows), mass_weight, np.float32),
         }
         return self._run(feeds)
 
@@ -115,6 +121,7 @@ class PagedDecoder:
             binding.bind_cpu_input(name, array)
         for name, value in self.pools.items():
             binding.bind_ortvalue_input(name, value)
-            binding.bind_ortvalue_output(name.replace("pool.", "pool_out."), value)
+            target = names.PAGE_MASS_OUT if name == names.PAGE_MASS else name
+            binding.bind_ortvalue_output(target.replace("pool.", "pool_out."), value)
         self.session.run_with_iobinding(binding)
         return binding.get_outputs()[0].numpy()

@@ -33,6 +33,7 @@ class Case:
     other: np.ndarray[Any, Any]  # another text of that length
     expected: np.ndarray[Any, Any]  # (LENGTH, vocab)
     expected_other: np.ndarray[Any, Any]
+    attention: np.ndarray[Any, Any]  # (LENGTH, LENGTH) the mass layer's, heads summed
 
     def decoder(self, dtype: str = "float32") -> PagedDecoder:
         name = "decoder.onnx" if dtype == "float32" else f"decoder.{dtype}-kv.onnx"
@@ -53,12 +54,16 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with torch.no_grad():
         expected = model(inputs_embeds=embeds, use_cache=False).logits.float().numpy()
     assert np.abs(expected).max() > 0.05  # a model that answers nothing would pass any comparison
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        layers = model(inputs_embeds=embeds[:1], use_cache=False, output_attentions=True).attentions
     options = ExportOptions(weights="fp32", kv_dtype="float32")
     traced = trace_decoder(model, HIDDEN, options)
     folder = tmp_path_factory.mktemp("bundle")
     save_decoders(folder, traced, "fp32")
     first, second = embeds.numpy()
-    return Case(traced, folder, first, second, expected[0], expected[1])
+    attention = layers[traced.mass_layer][0].sum(0).float().numpy()
+    return Case(traced, folder, first, second, expected[0], expected[1], attention)
 
 
 def same(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> None:
@@ -89,6 +94,17 @@ def test_two_sequences_packed(case: Case) -> None:
     same(got, np.concatenate([case.expected[:10], case.expected_other[:3]]))
     got = decoder.step([(first, case.embeds[10:11]), (second, case.other[3:])])
     same(got, np.concatenate([case.expected[10:11], case.expected_other[3:]]))
+
+
+def test_mass_is_the_attention_of_one_layer(case: Case) -> None:
+    decoder, row = case.decoder(), Row()
+    decoder.step([(row, case.embeds[:9])])
+    decoder.step([(row, case.embeds[9:])], mass_weight=0.5)
+    fell_on = np.zeros(decoder.page_size * len(row.pages))
+    fell_on[:LENGTH] = 0.5 * case.attention[9:].sum(0)
+    by_page = fell_on.reshape(-1, decoder.page_size).sum(1)
+    np.testing.assert_allclose(decoder.mass[row.pages], by_page, atol=1e-4)
+    assert decoder.mass.sum() == pytest.approx(by_page.sum(), abs=1e-3)
 
 
 def test_fork(case: Case) -> None:

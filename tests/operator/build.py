@@ -30,6 +30,7 @@ class RowTruth:
     query_positions: NDArray[np.int64]  # (Q, A)
     limits: NDArray[np.int64]  # (Q,)
     indices: NDArray[np.int64]  # (Q,)
+    pages: NDArray[np.int64]  # (N,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +173,7 @@ def _row_table(case: Case, row: Row, stored: list[_Stored]) -> list[list[int]]:
 
 
 def _row_truth(case: Case, row: Row, stored: list[_Stored], rng: np.random.Generator) -> RowTruth:
-    keys, values, positions, query_at = [], [], [], []
+    keys, values, positions, query_at, pages = [], [], [], [], []
     limits: list[int] = []
     total = 0
     for use in row.uses:
@@ -180,6 +181,7 @@ def _row_truth(case: Case, row: Row, stored: list[_Stored], rng: np.random.Gener
         n = len(piece.slots) if use.num_tokens is None else use.num_tokens
         keys.append(piece.keys[:n])
         values.append(piece.values[:n])
+        pages.append(piece.slots[:n] // case.page_size)
         positions.append(piece.written_at[:n] + np.array(_shift(case, use), np.int64))
         new = list(range(total + n - num_new, total + n)) if num_new else []
         query_at += new
@@ -201,6 +203,7 @@ def _row_truth(case: Case, row: Row, stored: list[_Stored], rng: np.random.Gener
         query_positions=rng.integers(0, 80, (count, case.num_axes)),
         limits=np.array([fixed] * count if fixed is not None else limits, np.int64),
         indices=np.array(query_at, np.int64),
+        pages=np.concatenate([np.zeros(0, np.int64), *pages]),
     )
 
 
@@ -268,6 +271,8 @@ def build(case: Case) -> Call:
         sinks=rng.standard_normal(case.num_heads).astype(np.float32) if case.sinks else None,
         key_scales=before.key_scales if int8 else None,
         value_scales=before.value_scales if int8 else None,
+        page_mass=rng.random(num_pages).astype(np.float32) if case.mass_weights else None,
+        mass_weights=np.array(case.mass_weights, np.float32) if case.mass_weights else None,
     )
     return Call(case, make_attributes(case), inputs, truth, after.keys, after.values)
 

@@ -8,7 +8,7 @@ each with a shift; two rows may use one piece with different shifts, or only its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Limits = Literal["causal", "bidirectional", "all", "nothing"]
@@ -65,6 +65,7 @@ class Case:
     query_dtype: Literal["float32", "float16"] = "float32"
     pool_dtype: Literal["float32", "float16", "int8"] = "float32"
     empty_columns: bool = False  # unused page-table entries between the used ones
+    mass_weights: tuple[float, ...] = ()  # one a row; empty = the node has no page_mass
     seed: int = 0
 
     def __str__(self) -> str:
@@ -92,7 +93,7 @@ SHAPES = [
     (2, 1, 128, 16), (2, 2, 256, 8), (6, 2, 8, 4), (5, 5, 20, 8), (40, 1, 16, 8),
 ]  # Hq, Hk, D, S; the last group is wider than a kernel's block of rows  # fmt: skip
 
-CASES = [
+_PLAIN = [
     Case("decode", (Piece(23, 1),), (Row((Use(0),)),)),
     Case("prefill", (Piece(37, 37),), (Row((Use(0),)),)),
     Case("prefill-one-page", (Piece(8, 8),), (Row((Use(0),)),)),
@@ -176,4 +177,35 @@ CASES = [
     Case("row-without-pages", (), (Row((), num_unwritten=2),)),
     Case("no-tokens", (Piece(9),), (Row((Use(0),)),)),
     Case("no-rows", (), ()),
+]
+
+# Each of these again with page_mass, and the weights of its rows.
+_WEIGHED = {
+    "decode": (1.0,),
+    "prefill": (0.5,),
+    "chunk-after-context": (2.0,),
+    "long-decode-many-shifts": (1.0,),
+    "mixed-9x3x64-page16-float16": (1.0, 0.25),
+    "mixed-8x1x80-page8-int8": (1.0, 1.0),
+    "mixed-40x1x16-page8-float32": (-1.0, 3.0),
+    "half-query": (0.0, 1.0),
+    "all-options": (1.0, 0.5),
+    "window-one": (1.0, 1.0),
+    "softcap": (0.0, 0.0),
+    "axes-in-sections": (1.0, 1.0),
+    "unused-entries-between": (1.0, 1.0),
+    "shared-pages-two-shifts": (1.0, 0.5),
+    "image-attends-within-itself": (1.0, 1.0),
+    "read-only-cross": (1.0, 0.0),
+    "read-only-int8-rotated": (1.0,),
+    "sees-nothing": (1.0,),
+    "empty-row": (1.0, 1.0, 1.0),
+    "row-without-pages": (1.0,),
+    "no-tokens": (1.0,),
+}
+
+CASES = _PLAIN + [
+    replace(case, name=f"{case.name}-mass", mass_weights=_WEIGHED[case.name])
+    for case in _PLAIN
+    if _WEIGHED.get(case.name)
 ]

@@ -23,6 +23,7 @@ from tests.operator.cases import Case
 
 INPUT_NAMES = tuple(field.name for field in fields(Inputs))
 POOL_NAMES = ("key_pool", "value_pool", "key_scales", "value_scales")
+IN_PLACE_NAMES = (*POOL_NAMES, "page_mass")
 OPSET, IR_VERSION = 17, 8
 ORT_ERRORS = (
     _pybind_state.InvalidArgument,
@@ -57,8 +58,13 @@ def build_model(
     present = [name if name in arrays else "" for name in INPUT_NAMES]
     while present and not present[-1]:
         present.pop()
-    pools = [name for name in POOL_NAMES if name in arrays] if "key" in arrays else []
-    outputs = ["output", *(f"{name}_out" for name in pools)][:num_outputs]
+    pools = [name for name in POOL_NAMES if name in arrays]
+    outputs = ["output", *(f"{name}_out" if "key" in arrays else "" for name in pools)]
+    if "page_mass" in arrays:
+        outputs.append("page_mass_out")
+    while not outputs[-1]:
+        outputs.pop()
+    outputs = outputs[:num_outputs]
     node = helper.make_node(names.OP_NAME, present, outputs, domain=names.OP_DOMAIN, **attributes)
 
     def value(name: str, like: str) -> object:
@@ -66,12 +72,15 @@ def build_model(
         shape = [None] * array.ndim
         return helper.make_tensor_value_info(name, ELEMENT_TYPES[array.dtype], shape)
 
-    sources = ["query", *pools]
     graph = helper.make_graph(
         [node],
         "operator",
         [value(name, name) for name in present if name],
-        [value(name, like) for name, like in zip(outputs, sources, strict=False)],
+        [
+            value(name, name.removesuffix("_out") if name != "output" else "query")
+            for name in outputs
+            if name
+        ],
     )
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(names.OP_DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
@@ -119,7 +128,7 @@ def run_session(
         binding.bind_ortvalue_input(name, value)
     output_names = [output.name for output in session.get_outputs()]
     for name in output_names:
-        if in_place and name.removesuffix("_out") in POOL_NAMES:
+        if in_place and name.removesuffix("_out") in IN_PLACE_NAMES:
             binding.bind_ortvalue_output(name, values[name.removesuffix("_out")])
         else:
             binding.bind_output(name, "cpu")
@@ -133,8 +142,8 @@ def run_ort(attributes: Attributes, inputs: Inputs, *, in_place: bool = True) ->
     arrays = input_arrays(inputs)
     session = open_session(build_model(arrays, node_attributes(attributes)))
     results = run_session(session, arrays, in_place=in_place)
-    pools = [results.get(f"{name}_out", getattr(inputs, name)) for name in POOL_NAMES]
-    return Outputs(results["output"], *pools)
+    changed = [results.get(f"{name}_out", getattr(inputs, name)) for name in IN_PLACE_NAMES]
+    return Outputs(results["output"], *changed)
 
 
 @cache

@@ -31,7 +31,7 @@ def good_arrays() -> Arrays:
 
 
 GOOD_ATTRIBUTES: dict[str, object] = {
-    "schema_version": 1,
+    "schema_version": 2,
     "num_heads": 2,
     "num_kv_heads": 1,
     "head_dim": 8,
@@ -76,6 +76,16 @@ def add(name: str, array: np.ndarray) -> Callable[[Arrays], None]:
     return change
 
 
+def add_mass(weights: list[float]) -> Callable[[Arrays], None]:
+    """Gives a mass of zeros and these weights."""
+
+    def change(arrays: Arrays) -> None:
+        arrays["page_mass"] = np.zeros(PAGES, np.float32)
+        arrays["mass_weights"] = np.array(weights, np.float32)
+
+    return change
+
+
 BAD_INPUTS = [
     (put("page_table", (0, 1, 0), 5), "page_table[0][1] names page 5, the pool has pages 0 to 4"),
     (put("page_table", (1, 0, 0), -2), "page_table[1][0] names page -2"),
@@ -109,6 +119,23 @@ BAD_INPUTS = [
         add("key_scales", np.ones((PAGES, 1, SIZE), np.float32)),
         "key_scales and value_scales are for int8 pools only",
     ),
+    (
+        add("page_mass", np.zeros(PAGES, np.float32)),
+        "page_mass and mass_weights must be given together or not at all",
+    ),
+    (
+        add("mass_weights", np.zeros(2, np.float32)),
+        "page_mass and mass_weights must be given together or not at all",
+    ),
+    (
+        add("page_mass", np.zeros(PAGES - 1, np.float32)),
+        "page_mass has shape (4), must be (5)",
+    ),
+    (
+        add_mass([0.0, 0.0, 1.0]),
+        "mass_weights has shape (3), must be (2)",
+    ),
+    (add_mass([0.0, float("inf")]), "mass_weights[1] must be a finite number"),
 ]
 
 
@@ -144,7 +171,7 @@ def test_good_input_is_accepted() -> None:
 
 
 BAD_ATTRIBUTES: list[tuple[dict[str, object], str]] = [
-    ({"schema_version": 2}, "schema_version = 2, this library implements 1"),
+    ({"schema_version": 1}, "schema_version = 1, this library implements 2"),
     ({"schema_version": None}, "attribute schema_version (int) is missing"),
     ({"num_heads": None}, "attribute num_heads (int) is missing"),
     ({"scale": None}, "attribute scale (float) is missing"),

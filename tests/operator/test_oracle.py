@@ -34,8 +34,14 @@ def test_oracle_writes_new_tokens_and_nothing_else(case: Case) -> None:
     np.testing.assert_array_equal(result.value_pool, call.stored_values)
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.mass_weights], ids=str)
+def test_oracle_adds_up_the_mass_of_dense_attention(case: Case) -> None:
+    result = oracle_outputs(case).page_mass
+    np.testing.assert_allclose(result, dense.mass(build(case)), rtol=1e-5, atol=1e-5)
+
+
 def test_oracle_leaves_its_inputs_alone() -> None:
-    call = build(next(case for case in CASES if case.name == "mixed-8x1x80-page8-int8"))
+    call = build(next(case for case in CASES if case.name == "mixed-8x1x80-page8-int8-mass"))
     arrays = {name: getattr(call.inputs, name) for name in INPUT_NAMES}
     before = {name: array.copy() for name, array in arrays.items() if array is not None}
     oracle.paged_attention(call.attributes, call.inputs)
