@@ -74,7 +74,7 @@ def _walk(
     table,  # of this sequence, (M, table_stride)
     starts,  # of this sequence, (M + 1,)
     run_ends,  # of this sequence, (M,)
-    first,
+    first,  # slots of this sequence's entries, entry after entry: [first, last)
     last,
     turns,
     freq_axes,
@@ -97,26 +97,25 @@ def _walk(
     PRECISION: tl.constexpr,
     CAREFUL: tl.constexpr,
 ):
-    """Maximum, sum (BLOCK_M,) and accumulator (BLOCK_M, BLOCK_D) over the columns [first, last)."""
-    PAGES: tl.constexpr = BLOCK_N // PAGE_SIZE
+    """Maximum, sum (BLOCK_M,) and accumulator (BLOCK_M, BLOCK_D) over the slots [first, last)."""
     d = tl.arange(0, BLOCK_D)[None, :]
     n = tl.arange(0, BLOCK_N)
-    fits = n < PAGES * PAGE_SIZE
-    offset = n % PAGE_SIZE
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    column = first
-    while column < last:
-        run_end = tl.minimum(tl.load(run_ends + column), last)
+    slot = first
+    while slot < last:
+        column = slot // PAGE_SIZE
+        run_end = tl.minimum(tl.load(run_ends + column) * PAGE_SIZE, last)
         shift = table + column * table_stride + 2
         q = load_turned(
             query, row_offsets, real, shift, turns, freq_axes, rotary_pairs, interleaved,
             HEAD_DIM, BLOCK_D,
         ).to(DOT)  # fmt: skip
-        for step in tl.range(column, run_end, PAGES, num_stages=STAGES):
-            m = step + n // PAGE_SIZE
-            inside = fits & (m < run_end)
+        for step in tl.range(slot, run_end, BLOCK_N, num_stages=STAGES):
+            inside = step + n < run_end
+            m = (step + n) // PAGE_SIZE
+            offset = (step + n) % PAGE_SIZE
             page = tl.load(table + m * table_stride, mask=inside, other=0)
             begin = tl.load(starts + m, mask=inside, other=0)
             end = tl.load(starts + m + 1, mask=inside, other=0)
@@ -161,7 +160,7 @@ def _walk(
                 acc += tl.where(hit > 0, raw, clean)
             else:
                 acc = tl.dot(p.to(DOT), v, acc, input_precision=PRECISION)
-        column = run_end
+        slot = run_end
     return top, total, acc
 
 
@@ -244,9 +243,10 @@ def attend(
     run_ends += row.to(tl.int64) * num_columns
     lowest = tl.min(tl.where(real, low, 2147483647), 0)
     first, last = find_columns(starts, num_columns, lowest, tl.max(limit, 0))
-    PAGES: tl.constexpr = BLOCK_N // PAGE_SIZE
-    steps = (tl.maximum(last - first, 0) + PAGES - 1) // PAGES
-    width = (steps + num_splits - 1) // num_splits * PAGES
+    first *= PAGE_SIZE
+    last *= PAGE_SIZE
+    steps = (tl.maximum(last - first, 0) + BLOCK_N - 1) // BLOCK_N
+    width = (steps + num_splits - 1) // num_splits * BLOCK_N
     first += split * width
     last = tl.minimum(first + width, last)
 
@@ -259,13 +259,14 @@ def attend(
         STAGES, INT8, SOFTCAP, DOT, PRECISION, False,
     )  # fmt: skip
     if not INT8:
-        # Rare, so it is looked for once: a value that some rows must not see was not finite.
+        # Rare, so it is looked for once: a value that some rows must not see was not finite. In
+        # short steps, for this must not cost registers.
         if tl.max(tl.where(tl.abs(acc) < float("inf"), 0, 1)) > 0:
             top, total, acc = _walk(
                 query, row_offsets, real, low, limit, key_pool, value_pool, key_scales,
                 value_scales, table, starts, run_ends, first, last, turns, freq_axes, table_stride,
                 kv_head, num_kv_heads, rotary_pairs, interleaved, scale, softcap, HEAD_DIM,
-                PAGE_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, 1, INT8, SOFTCAP, DOT, PRECISION, True,
+                PAGE_SIZE, BLOCK_M, 16, BLOCK_D, 1, INT8, SOFTCAP, DOT, PRECISION, True,
             )  # fmt: skip
 
     d = tl.arange(0, BLOCK_D)[None, :]

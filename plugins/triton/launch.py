@@ -104,7 +104,7 @@ def count_splits(node: Node, sizes: Sizes, blocks: Blocks, sms: int) -> int:
     num_blocks = rows // block_m + sizes.num_rows
     working = min(num_blocks, sizes.num_tokens * up(node.group, block_m))
     programs = PROGRAMS_PER_SM[config] * sms
-    longest = sizes.num_columns // (2 * (block_n // node.page_size))
+    longest = sizes.num_columns * node.page_size // (2 * block_n)
     return max(1, min(programs // (working * node.num_kv_heads), longest))
 
 
