@@ -18,7 +18,7 @@ Config = Literal["decode", "prefill"]
 Kernel = Literal["prepare", "attend", "combine", "mass"]
 
 ALIGNMENT = 256  # bytes, of every workspace part
-PROGRAMS_PER_SM = {"decode": 3, "prefill": 1}  # blocks in flight that a split aims at
+PROGRAMS_PER_SM = {"decode": 2, "prefill": 1}  # blocks in flight that a split aims at
 CONFIGS: tuple[Config, ...] = ("decode", "prefill")
 
 

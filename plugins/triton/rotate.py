@@ -46,7 +46,6 @@ def load_turned(
     half = tl.where(is_second, d - rotary_pairs, d)
     pair = tl.where(turning, tl.where(interleaved != 0, d // 2, half), 0)
     step = tl.where(interleaved != 0, 1, rotary_pairs)
-    partner = tl.where(turning, tl.where(is_second, d - step, d + step), d)
 
     axis = tl.load(freq_axes + pair, mask=turning, other=0)
     amount = tl.load(shift + axis, mask=turning, other=0).to(tl.int64)
@@ -55,9 +54,11 @@ def load_turned(
     sine = tl.where(is_second, -1.0, 1.0) * sin_turns(x)
     cosine = sin_turns(x + 0.25)
 
-    mask = row_mask[:, None] & (d < HEAD_DIM)[None, :]
-    at = query + row_offsets[:, None]
-    own = tl.load(at + d[None, :], mask=mask, other=0.0).to(tl.float32)
-    mask = row_mask[:, None] & turning[None, :]
-    other = tl.load(at + partner[None, :], mask=mask, other=0.0).to(tl.float32)
+    mask = row_mask[:, None]
+    at = query + row_offsets[:, None] + d[None, :]
+    own = tl.load(at, mask=mask & (d < HEAD_DIM)[None, :], other=0.0).to(tl.float32)
+    # A partner is one of two neighbours: two plain loads cost far fewer registers than a gather.
+    behind = tl.load(at - step, mask=mask & (turning & is_second)[None, :], other=0.0)
+    ahead = tl.load(at + step, mask=mask & (turning & (is_second == 0))[None, :], other=0.0)
+    other = (behind + ahead).to(tl.float32)
     return tl.where(turning[None, :], own * cosine[None, :] + other * sine[None, :], own)

@@ -11,19 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
-import triton.language as tl
 
 from plugins.triton import launch
-from plugins.triton.attend import attend
-from plugins.triton.combine import combine
-from plugins.triton.launch import Config, Node, Plan, Sizes
-from plugins.triton.mass import mass
-from plugins.triton.prepare import prepare
+from plugins.triton.kernels import COMPILER_OPTIONS, KERNELS, constants_of
+from plugins.triton.launch import Blocks, Node, Plan, Sizes
 from plugins.triton.variants import Shape, Variant, blocks, variants
 
-KERNELS = {"prepare": prepare, "attend": attend, "combine": combine, "mass": mass}
-TL_DTYPES = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}
 NAMES = {
     torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16",
     torch.int8: "int8",
@@ -72,11 +65,19 @@ class Operator:
     """One node: its variants and its constants on the device."""
 
     def __init__(
-        self, node: Node, options: Options, shape: Shape, device: torch.device | str, sms: int
+        self,
+        node: Node,
+        options: Options,
+        shape: Shape,
+        device: torch.device,
+        *,
+        sms: int | None = None,  # None = as many as the device has
+        sizes: Blocks | None = None,  # None = as compiled ahead of time
     ) -> None:
-        self.node, self.options, self.shape, self.sms = node, options, shape, sms
-        self.blocks = blocks(shape)
-        self.variants = {(v.kernel, v.config): v for v in variants(shape)}
+        self.node, self.options = node, options
+        self.sms = num_sms(device) if sms is None else sms
+        self.blocks = sizes or blocks(shape)
+        self.variants = {(v.kernel, v.config): v for v in variants(shape, self.blocks)}
         pairs = len(options.inv_freq)
         self.turns = torch.tensor(launch.turns(options.inv_freq), dtype=torch.int64, device=device)
         axes = options.freq_axes or (0,) * pairs
@@ -141,16 +142,10 @@ def _launch(
     variant: Variant, grid: tuple[int, int, int], given: dict[str, object]
 ) -> None:
     kernel = KERNELS[variant.kernel]
-    constants = dict(variant.constants)
-    if "DOT" in constants:
-        constants["DOT"] = TL_DTYPES[constants["DOT"]]
+    constants = constants_of(variant)
     names = [name for name in kernel.arg_names if name not in constants]
-    kernel[grid](
-        *(given[name] for name in names),
-        **constants,
-        num_warps=variant.num_warps,
-        num_stages=variant.num_stages,
-    )
+    options = {"num_warps": variant.num_warps, **COMPILER_OPTIONS}
+    kernel[grid](*(given[name] for name in names), **constants, **options)
 
 
 def num_sms(device: torch.device) -> int:
@@ -159,5 +154,3 @@ def num_sms(device: torch.device) -> int:
         return 1
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
-
-__all__ = ["Config", "Operator", "Options", "Tensors", "make_shape", "num_sms", "triton"]
