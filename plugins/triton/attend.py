@@ -1,0 +1,284 @@
+"""Attention of a block of query rows over a part of its sequence's pages.
+
+Owns: softmax attention with running maximum and sum, float32. A query row is one token and one of the
+heads that share a KV head; a block is ``BLOCK_M`` rows that follow each other in one sequence, so
+decoding and prefill are one kernel with different block sizes. Guarantees: no slot that a row does
+not see changes it, NaN included. Knows nothing of writing; ``prepare`` ran before.
+
+Pages are walked in runs of equal shift, the queries turned once per run, several pages a step.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from plugins.triton.rotate import load_turned
+
+LOG2E = tl.constexpr(1.4426950408889634)  # softmax in powers of two: exp2 is one instruction
+
+
+@triton.jit
+def cap(s, softcap):
+    """softcap * tanh(s / softcap)."""
+    return softcap * (1.0 - 2.0 / (tl.exp2(s / softcap * (2.0 * LOG2E)) + 1.0))
+
+
+@triton.jit
+def find_row(query_starts, block, num_rows, group, BLOCK_M: tl.constexpr):
+    """The sequence a block belongs to; sequence b's blocks begin at starts[b] * group / BLOCK_M + b."""
+    found = 0
+    for first in range(0, num_rows, 128):
+        b = first + tl.arange(0, 128)
+        begin = tl.load(query_starts + b, mask=b < num_rows, other=0) * group // BLOCK_M + b
+        found += tl.sum(((begin <= block) & (b < num_rows)).to(tl.int32), 0)
+    return found - 1
+
+
+@triton.jit
+def visible_range(kv_limits, query_indices, token, last_token, window):
+    """Logical indices [low, limit) that each query row sees, both (BLOCK_M,)."""
+    limit = tl.load(kv_limits + token, mask=token < last_token, other=0)
+    windowed = token < tl.where(window > 0, last_token, 0)
+    index = tl.load(query_indices + token, mask=windowed, other=0)
+    low = tl.where(window > 0, tl.maximum(index - window + 1, 0), 0)
+    return low, limit
+
+
+@triton.jit
+def find_columns(starts, num_columns, low, limit):
+    """Columns [first, last) of the page table that hold logical indices in [low, limit)."""
+    first = 0
+    last = 0
+    for block in range(0, num_columns, 1024):
+        m = block + tl.arange(0, 1024)
+        inside = m < num_columns
+        begin = tl.load(starts + m, mask=inside, other=0)
+        end = tl.load(starts + m + 1, mask=inside, other=0)
+        first += tl.sum((inside & (end <= low)).to(tl.int32), 0)
+        last += tl.sum((inside & (begin < limit)).to(tl.int32), 0)
+    return first, last
+
+
+@triton.jit
+def _walk(
+    query,
+    row_offsets,
+    real,
+    low,
+    limit,
+    key_pool,
+    value_pool,
+    key_scales,
+    value_scales,
+    table,  # of this sequence, (M, table_stride)
+    starts,  # of this sequence, (M + 1,)
+    run_ends,  # of this sequence, (M,)
+    first,  # slots of this sequence's entries, entry after entry: [first, last)
+    last,
+    turns,
+    freq_axes,
+    table_stride,
+    kv_head,
+    num_kv_heads,
+    rotary_pairs,
+    interleaved,
+    scale,
+    softcap,
+    HEAD_DIM: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    STAGES: tl.constexpr,
+    INT8: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    CAREFUL: tl.constexpr,
+):
+    """Maximum, sum (BLOCK_M,) and accumulator (BLOCK_M, BLOCK_D) over the slots [first, last)."""
+    d = tl.arange(0, BLOCK_D)[None, :]
+    n = tl.arange(0, BLOCK_N)
+    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    slot = first
+    while slot < last:
+        column = slot // PAGE_SIZE
+        run_end = tl.minimum(tl.load(run_ends + column) * PAGE_SIZE, last)
+        shift = table + column * table_stride + 2
+        q = load_turned(
+            query, row_offsets, real, shift, turns, freq_axes, rotary_pairs, interleaved,
+            HEAD_DIM, BLOCK_D,
+        ).to(DOT)  # fmt: skip
+        for step in tl.range(slot, run_end, BLOCK_N, num_stages=STAGES):
+            inside = step + n < run_end
+            m = (step + n) // PAGE_SIZE
+            offset = (step + n) % PAGE_SIZE
+            page = tl.load(table + m * table_stride, mask=inside, other=0)
+            begin = tl.load(starts + m, mask=inside, other=0)
+            end = tl.load(starts + m + 1, mask=inside, other=0)
+            valid = offset < end - begin
+            at = (page.to(tl.int64) * num_kv_heads + kv_head) * PAGE_SIZE + offset
+            mask = valid[:, None] & (d < HEAD_DIM)
+            k = tl.load(key_pool + at[:, None] * HEAD_DIM + d, mask=mask, other=0.0)
+            s = tl.dot(q, tl.trans(k.to(DOT)), input_precision=PRECISION)
+            if INT8:
+                s = s * tl.load(key_scales + at, mask=valid, other=0.0)[None, :]
+            if SOFTCAP:
+                s = cap(s * scale, softcap) * LOG2E
+            else:
+                s = s * (scale * LOG2E)
+            j = begin + offset
+            seen = valid[None, :] & (j[None, :] < limit[:, None]) & (j[None, :] >= low[:, None])
+            s = tl.where(seen, s, float("-inf"))
+
+            new_top = tl.maximum(top, tl.max(s, axis=1))
+            base = tl.where(new_top == float("-inf"), 0.0, new_top)
+            p = tl.exp2(s - base[:, None])
+            keep = tl.exp2(top - base)
+            total = total * keep + tl.sum(p, axis=1)
+            acc = acc * keep[:, None]
+            top = new_top
+
+            v = tl.load(value_pool + at[:, None] * HEAD_DIM + d, mask=mask, other=0.0).to(DOT)
+            if INT8:
+                # Scales go into p, relative to the step's largest so that no product underflows.
+                scales = tl.load(value_scales + at, mask=valid, other=0.0)
+                largest = tl.max(tl.where(scales < float("inf"), scales, 0.0), 0)
+                unit = tl.where(largest > 0, largest, 1.0)
+                p = tl.where(seen, p * (scales / unit)[None, :], 0.0)
+                acc += tl.dot(p.to(DOT), v, input_precision=PRECISION) * unit
+            elif CAREFUL:
+                # 0 * NaN: numbers that are not finite reach only the rows that see them.
+                finite = tl.abs(v) < float("inf")
+                clean = tl.dot(p.to(DOT), tl.where(finite, v, 0.0), input_precision=PRECISION)
+                raw = tl.dot(p.to(DOT), v, input_precision=PRECISION)
+                broken = tl.where(finite, 0.0, 1.0).to(DOT)
+                hit = tl.dot(tl.where(seen, 1.0, 0.0).to(DOT), broken, input_precision=PRECISION)
+                acc += tl.where(hit > 0, raw, clean)
+            else:
+                acc = tl.dot(p.to(DOT), v, acc, input_precision=PRECISION)
+        slot = run_end
+    return top, total, acc
+
+
+@triton.jit
+def finish(top, total, acc, sink):
+    """Output rows and the logarithm (base 2) of the softmax's denominator, the sink included."""
+    base = tl.maximum(top, sink)
+    base = tl.where(base == float("-inf"), 0.0, base)
+    keep = tl.exp2(top - base)
+    total = total * keep + tl.exp2(sink - base)
+    empty = total == 0.0
+    out = acc * (keep / tl.where(empty, 1.0, total))[:, None]
+    return out, base + tl.log2(total)
+
+
+@triton.jit
+def attend(
+    output,  # (T, Hq, D)
+    query,  # (T, Hq, D)
+    key_pool,  # (P, Hk, S, D)
+    value_pool,
+    key_scales,  # (P, Hk, S) float32, int8 pools only
+    value_scales,
+    page_table,  # (B, M, table_stride) int32
+    query_starts,  # (B + 1,) int32
+    kv_limits,  # (T,) int32
+    query_indices,  # (T,) int32, read only when window > 0
+    sinks,  # (Hq,) float32, read only when has_sinks
+    turns,  # (rotary_pairs,) int64
+    freq_axes,  # (rotary_pairs,) int32
+    starts,  # (B, M + 1) int32, from prepare
+    run_ends,  # (B, M) int32, from prepare
+    stats,  # (num_splits, T, Hq, 2) float32, out when num_splits > 1
+    partial,  # (num_splits, T, Hq, D) float32, out when num_splits > 1
+    lse,  # (T, Hq) float32, out when has_lse and num_splits == 1
+    num_tokens,
+    num_rows,
+    num_columns,
+    table_stride,
+    num_heads,
+    num_kv_heads,
+    rotary_pairs,
+    interleaved,
+    window,
+    has_sinks,
+    has_lse,
+    num_splits,
+    scale,
+    softcap,
+    HEAD_DIM: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    STAGES: tl.constexpr,
+    INT8: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Program (block, KV head, split)."""
+    block = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    split = tl.program_id(2)
+    group = num_heads // num_kv_heads
+    row = find_row(query_starts, block, num_rows, group, BLOCK_M)
+    first_token = tl.load(query_starts + row)
+    last_token = tl.load(query_starts + row + 1)
+    first_query = (block - first_token * group // BLOCK_M - row) * BLOCK_M
+    if first_query >= (last_token - first_token) * group:
+        return
+    r = first_query + tl.arange(0, BLOCK_M)
+    token = first_token + r // group
+    head = kv_head * group + r % group
+    real = token < last_token
+    low, limit = visible_range(kv_limits, query_indices, token, last_token, window)
+
+    table = page_table + row.to(tl.int64) * num_columns * table_stride
+    starts += row.to(tl.int64) * (num_columns + 1)
+    run_ends += row.to(tl.int64) * num_columns
+    lowest = tl.min(tl.where(real, low, 2147483647), 0)
+    first, last = find_columns(starts, num_columns, lowest, tl.max(limit, 0))
+    first *= PAGE_SIZE
+    last *= PAGE_SIZE
+    steps = (tl.maximum(last - first, 0) + BLOCK_N - 1) // BLOCK_N
+    width = (steps + num_splits - 1) // num_splits * BLOCK_N
+    first += split * width
+    last = tl.minimum(first + width, last)
+
+    query_row = token.to(tl.int64) * num_heads + head
+    row_offsets = query_row * HEAD_DIM
+    top, total, acc = _walk(
+        query, row_offsets, real, low, limit, key_pool, value_pool, key_scales, value_scales,
+        table, starts, run_ends, first, last, turns, freq_axes, table_stride, kv_head, num_kv_heads,
+        rotary_pairs, interleaved, scale, softcap, HEAD_DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, BLOCK_D,
+        STAGES, INT8, SOFTCAP, DOT, PRECISION, False,
+    )  # fmt: skip
+    if not INT8:
+        # Rare, so it is looked for once: a value that some rows must not see was not finite. In
+        # short steps, for this must not cost registers.
+        if tl.max(tl.where(tl.abs(acc) < float("inf"), 0, 1)) > 0:
+            top, total, acc = _walk(
+                query, row_offsets, real, low, limit, key_pool, value_pool, key_scales,
+                value_scales, table, starts, run_ends, first, last, turns, freq_axes, table_stride,
+                kv_head, num_kv_heads, rotary_pairs, interleaved, scale, softcap, HEAD_DIM,
+                PAGE_SIZE, BLOCK_M, 16, BLOCK_D, 1, INT8, SOFTCAP, DOT, PRECISION, True,
+            )  # fmt: skip
+
+    d = tl.arange(0, BLOCK_D)[None, :]
+    mask = real[:, None] & (d < HEAD_DIM)
+    if num_splits == 1:
+        sunk = head < tl.where(has_sinks != 0, num_heads, 0)
+        sink = tl.load(sinks + head, mask=sunk, other=float("-inf")) * LOG2E
+        out, log_sum = finish(top, total, acc, sink)
+        tl.store(output + row_offsets[:, None] + d, out.to(output.dtype.element_ty), mask=mask)
+        tl.store(lse + query_row, log_sum, mask=token < tl.where(has_lse != 0, last_token, 0))
+    else:
+        at = split.to(tl.int64) * num_tokens * num_heads + query_row
+        tl.store(stats + at * 2, top, mask=real)
+        tl.store(stats + at * 2 + 1, total, mask=real)
+        tl.store(partial + at[:, None] * HEAD_DIM + d, acc, mask=mask & (total != 0)[:, None])

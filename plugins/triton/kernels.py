@@ -1,0 +1,26 @@
+"""The four kernels by name, and a variant's constants as Triton wants them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton.language as tl
+
+from plugins.triton.attend import attend
+from plugins.triton.combine import combine
+from plugins.triton.mass import mass
+from plugins.triton.prepare import prepare
+from plugins.triton.variants import Variant
+
+KERNELS = {"prepare": prepare, "attend": attend, "combine": combine, "mass": mass}
+# Left alone, ptxas spills to fit one more block on a multiprocessor; memory, not warps, is what we wait for.
+COMPILER_OPTIONS = {"enable_fp_fusion": True, "maxnreg": 255}
+DTYPES = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}
+
+
+def constants_of(variant: Variant) -> dict[str, Any]:
+    """The variant's constants, its dtype as a Triton dtype."""
+    return {
+        name: DTYPES[str(value)] if name == "DOT" else value
+        for name, value in variant.constants.items()
+    }
