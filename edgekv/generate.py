@@ -21,6 +21,7 @@ from edgekv.cache import Append, PageCache, Sequence
 from edgekv.cache.segments import FRAME_CODE
 from edgekv.executors import DecoderExecutor
 from edgekv.sampling import Sampler, SamplingOptions
+from edgekv.sharing import Sharing
 from edgekv.textstream import TextStream
 from edgekv.types import Answer, FinishReason, SegmentKind
 
@@ -51,13 +52,14 @@ class PoolLock:
 
 
 class Runner:
-    """A decoder and the cache whose pages its pools hold."""
+    """A decoder, the cache whose pages its pools hold, and the sessions that share them."""
 
     def __init__(
         self, decoder: DecoderExecutor, cache: PageCache, *, max_step_tokens: int = 256
     ) -> None:
         self.cache = cache
         self.lock = PoolLock()
+        self.sharing = Sharing(cache)
         self._decoder = decoder
         page_size = cache.geometry.page_size
         self._chunk = max(max_step_tokens // page_size, 1) * page_size

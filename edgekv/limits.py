@@ -8,7 +8,7 @@ not know what is in a frame.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,33 @@ class Limits:
     max_context_tokens: int
     reserve_tokens: int
     reserve_pages: int  # kept free for a question and its answer
+    start_pages: int  # of the pinned start
+    frame_pages: int  # of one frame
+    max_frames: int  # that the window holds
     marks: Watermarks  # pages of the live context
+
+    @property
+    def floor_pages(self) -> int:
+        """What a context cannot do without: its pinned start and one frame."""
+        return self.start_pages + self.frame_pages
+
+    @property
+    def most_pages(self) -> int:
+        """What a context in frames can use, however large the pool is."""
+        return self.start_pages + self.max_frames * self.frame_pages
+
+    @property
+    def batch_pages(self) -> int:
+        """What leaves at once when something must."""
+        return self.marks.high - self.marks.low
+
+    def within(self, num_pages: int) -> Limits:
+        """The bounds with ``num_pages`` for the context and a question, enough for one frame."""
+        room = num_pages - self.start_pages - self.reserve_pages
+        num_window = max(min(self.max_frames, room // self.frame_pages), 1)
+        high = self.start_pages + num_window * self.frame_pages
+        batch = max(num_window // _EVICTION_SHARE, 1) * self.frame_pages
+        return replace(self, marks=Watermarks(high, high - batch))
 
 
 def num_frames(sequence: Sequence) -> int:
@@ -52,12 +78,14 @@ def plan_limits(
     num_frame: int,
     max_context_tokens: int,
     reserve_tokens: int | None,
+    num_pages: int | None = None,
 ) -> Limits:
     """Bounds of a context whose pinned start and frames have these many tokens.
 
     ``num_frame`` 0: a text-only model, whose context is counted in pages.
-    ``reserve_tokens`` None: 128, at most a quarter of the context. Raises BudgetError unless pinned
-    start, one frame and a question fit the window and the free part of the pool.
+    ``reserve_tokens`` None: 128, at most a quarter of the context. ``num_pages`` are to be had from
+    the pool, None: those that are free. Raises BudgetError unless pinned start, one frame and a
+    question fit the window and these pages.
     """
     if reserve_tokens is None:
         reserve_tokens = max(min(_DEFAULT_RESERVE_TOKENS, max_context_tokens // 4), 2)
@@ -73,29 +101,31 @@ def plan_limits(
         )
     start_pages, frame_pages = geometry.pages_for(num_start), geometry.pages_for(num_frame)
     reserve_pages = _reserve_pages(geometry, reserve_tokens)
-    free = cache.counts.free
-    needed = start_pages + frame_pages + reserve_pages
-    if needed > free:
-        budget = (cache.counts.num_pages - free + needed) * geometry.page_bytes  # others hold some
-        raise BudgetError(
-            f"the pool has {free} free pages, but the pinned start, one frame and a question need "
-            f"{needed}: a KV budget of {format_bytes(budget)} would do"
-        )
-    num_window = min(num_window, (free - start_pages - reserve_pages) // frame_pages)
-    high = start_pages + num_window * frame_pages
-    low = high - max(num_window // _EVICTION_SHARE, 1) * frame_pages
-    return Limits(cache, max_context_tokens, reserve_tokens, reserve_pages, Watermarks(high, low))
+    if num_pages is None:
+        num_pages = cache.counts.free
+    limits = Limits(
+        cache,
+        max_context_tokens,
+        reserve_tokens,
+        reserve_pages,
+        start_pages,
+        frame_pages,
+        num_window,
+        Watermarks(start_pages + frame_pages, start_pages),
+    )
+    what = "the pinned start, one frame and a question"
+    check_fits(cache, limits.floor_pages + reserve_pages, num_pages, what)
+    return limits.within(num_pages)
 
 
-def check_saved_fits(cache: PageCache, num_pages: int, reserve_tokens: int) -> None:
-    """Raise BudgetError unless a saved context of ``num_pages`` and a question fit the pool."""
-    counts, geometry = cache.counts, cache.geometry
-    needed = num_pages + _reserve_pages(geometry, reserve_tokens)
-    if needed > counts.free:
-        budget = format_bytes((counts.num_pages - counts.free + needed) * geometry.page_bytes)
+def check_fits(cache: PageCache, needed: int, num_pages: int, what: str) -> None:
+    """Raise BudgetError unless the ``needed`` pages of ``what`` are at most ``num_pages``."""
+    if needed > num_pages:
+        # What others hold and cannot give up stays theirs, however large the pool.
+        budget = (cache.counts.num_pages - num_pages + needed) * cache.geometry.page_bytes
         raise BudgetError(
-            f"the pool has {counts.free} free pages, but the saved context and a question need "
-            f"{needed}: a KV budget of {budget} would do"
+            f"{num_pages} of {cache.counts.num_pages} pages can be had, but {what} need {needed}: "
+            f"a KV budget of {format_bytes(budget)} would do"
         )
 
 
@@ -105,13 +135,23 @@ def _reserve_pages(geometry: KVGeometry, reserve_tokens: int) -> int:
 
 
 def segments_to_drop(
-    sequence: Sequence, rule: RetentionRule, limits: Limits, num_tokens: int
+    sequence: Sequence,
+    rule: RetentionRule,
+    limits: Limits,
+    num_tokens: int,
+    *,
+    num_free: int | None = None,
 ) -> NDArray[np.int64]:
     """Which segments must go for ``num_tokens`` more: (k,) ids.
 
+    ``num_free`` pages are free besides those kept for a question, None: what the pool has.
     Raises ContextError or OutOfPagesError when no choice of segments would do.
     """
-    ids = _drop_for_pages(sequence, rule, limits, num_tokens)
+    if num_free is None:
+        ids = _drop_for_pages(sequence, rule, limits, num_tokens)
+    else:
+        num_pages = limits.cache.geometry.pages_for(num_tokens)
+        ids = choose_room(sequence, num_pages, rule=rule, marks=limits.marks, num_free=num_free)
     # Text may fill its pages better than frames do: tokens can run out before pages.
     table = offered(sequence, rule)
     while True:
@@ -165,12 +205,13 @@ def _drop_for_pages(
 def fit_question(
     fork: Sequence, rule: RetentionRule, limits: Limits, num_prompt: int, num_wanted: int
 ) -> int:
-    """Make a prompt and an answer fit a fork: how many tokens the answer may have, at least 1.
+    """Make a prompt and an answer fit the window of a fork: how many tokens the answer may have, at
+    least 1. Pages are another matter.
 
     The fork may let go frames of its own; its parent keeps them. Raises ContextError when the
     prompt does not fit even then.
     """
-    max_tokens, geometry = limits.max_context_tokens, limits.cache.geometry
+    max_tokens = limits.max_context_tokens
     while (over := fork.num_tokens + num_prompt + num_wanted - max_tokens) > 0:
         try:
             chosen = _choose_for_tokens(offered(fork, rule), rule, limits, over)
@@ -185,5 +226,4 @@ def fit_question(
             f"prompt of {num_prompt} tokens does not fit: the context holds {max_tokens} tokens, "
             f"{fork.num_tokens} of them cannot leave, and an answer needs at least 1"
         )
-    pages_left = limits.cache.counts.free - geometry.pages_for(num_prompt)
-    return max(min(num_wanted, room, pages_left * geometry.page_size), 1)
+    return min(num_wanted, room)

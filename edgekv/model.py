@@ -13,7 +13,6 @@ from types import TracebackType
 
 from edgekv.bundle import Bundle
 from edgekv.cache import CacheCounters, PageCache, PageCounts
-from edgekv.cache.retention import retention_rule
 from edgekv.config import KVDtype, KVGeometry, format_bytes, parse_bytes
 from edgekv.errors import BudgetError
 from edgekv.executors import (
@@ -183,12 +182,16 @@ class Model:
         instructions: str | None = None,
         retain: str = "window",
         reserve_tokens: int | None = None,
+        priority: int = 0,
     ) -> Session:
         """Open a session: its pinned start, with the instructions, is prefilled now.
 
         ``reserve_tokens`` (default: 128, at most a quarter of the context) stay free for a question
-        and its answer. Raises BudgetError when the pinned start, one frame and the reserve do not
-        fit, ValueError for an unknown rule or one that this model's positions do not allow.
+        and its answer. When sessions want more than the pool has, frames leave first from the one
+        with the lowest ``priority``, among equals from the one furthest above its share; pinned
+        start and newest frame always stay. Raises BudgetError when the pinned start, one frame and
+        the reserve do not fit beside what the other sessions cannot do without, ValueError for an
+        unknown rule or one that this model's positions do not allow.
         """
         return Session.open(
             self._runner,
@@ -197,9 +200,10 @@ class Model:
             instructions=instructions,
             retain=retain,
             reserve_tokens=reserve_tokens,
+            priority=priority,
         )
 
-    def restore(self, path: str | Path) -> Session:
+    def restore(self, path: str | Path, *, priority: int = 0) -> Session:
         """Continue a session from the file that ``Session.save`` wrote.
 
         The next logits are bit-identical to those of the session that was saved (on the same device
@@ -207,17 +211,17 @@ class Model:
         Raises SessionFileError when the file is missing, damaged, of a newer format or of another
         model, BudgetError saying what would fit; nothing is taken then.
         """
-        sequence, limits, record = restore_context(
+        member, record = restore_context(
             path,
             self._runner,
             self._inputs.model_identity(self._runner.cache.geometry),
             num_frame=self._inputs.tokens_per_frame,
             max_context_tokens=self.bundle.manifest.max_context_tokens,
+            priority=priority,
         )
-        rule = retention_rule(record.retain)
-        if rule.needs_summaries:
-            self._runner.sum_up(sequence)
-        return Session(self._runner, self._inputs, sequence, rule, limits, record)
+        if member.rule.needs_summaries:
+            self._runner.sum_up(member.sequence)
+        return Session(self._runner, self._inputs, member, record)
 
     def trace(self, path: str | Path | None, *, limit: str | int = DEFAULT_MAX_BYTES) -> None:
         """Log every event of the cache to ``path`` from now on; None ends the log.

@@ -21,8 +21,9 @@ from edgekv.cache import Sequence, SequenceState
 from edgekv.cache.retention import retention_rule
 from edgekv.errors import BundleError, SessionFileError
 from edgekv.generate import Runner
-from edgekv.limits import Limits, check_saved_fits, plan_limits
+from edgekv.limits import plan_limits
 from edgekv.session_file import MAGIC, Block, SessionFile, write_session_file
+from edgekv.sharing import Member
 from edgekv.types import ModelIdentity
 
 _PAGES = "pages"  # (num_pages, num_layers, 2, Hk, S, D)
@@ -58,11 +59,11 @@ class _Meta:
 def save_context(
     path: str | Path,
     runner: Runner,
-    sequence: Sequence,
+    member: Member,
     model: ModelIdentity,
     record: SessionRecord,
 ) -> int:
-    """Write ``sequence`` to ``path``, as a whole or not at all: the file's size in bytes.
+    """Write the context of ``member`` to ``path``, as a whole or not at all: the file's bytes.
 
     Raises SessionFileError when the file cannot be written; what was there is there still.
     """
@@ -70,7 +71,7 @@ def save_context(
         raise SessionFileError(f"{path}: holds something else than a session and is not replaced")
     try:
         with replacing(path) as file, runner.lock:
-            meta = _Meta(model, record)
+            meta, sequence = _Meta(model, record), member.sequence
             state = sequence.export_state()
             blocks = {_PAGES: _page_block(runner, sequence.table.page_ids, state.valid)}
             blocks |= {name: Block.whole(array) for name, array in state.to_arrays().items()}
@@ -102,29 +103,38 @@ def restore_context(
     *,
     num_frame: int,  # tokens
     max_context_tokens: int,
-) -> tuple[Sequence, Limits, SessionRecord]:
-    """What ``save_context`` wrote, in free pages, and what bounds it here.
+    priority: int,
+) -> tuple[Member, SessionRecord]:
+    """What ``save_context`` wrote, in pages of its own, as one of the pool's sessions.
 
     Raises SessionFileError (damaged, another format or model), BudgetError (no room); the pool is
-    as before then.
+    as before then, but for frames that other sessions let go when a file turns out to be damaged.
     """
     with SessionFile(path) as file:
         record, state = _read_state(file, model)
+        rule = retention_rule(record.retain, shiftable=runner.cache.shiftable)
         with runner.lock:
-            check_saved_fits(runner.cache, state.num_pages, record.reserve_tokens)
             limits = plan_limits(
                 runner.cache,
                 num_start=state.num_pinned_tokens,
                 num_frame=num_frame,
                 max_context_tokens=max_context_tokens,
                 reserve_tokens=record.reserve_tokens,
+                num_pages=runner.cache.counts.num_pages,
             )
-            try:
-                sequence = runner.cache.import_state(state)
-            except ValueError as error:
-                raise SessionFileError(f"{file.name}: {error}") from None
+            runner.sharing.check_newcomer(limits, num_pages=state.num_pages)
+            member = Member(runner.cache.open(), rule, limits, priority, record)
+            with runner.sharing.entering(member, state.num_pages):
+                try:
+                    sequence = runner.cache.import_state(state)
+                except ValueError as error:
+                    raise SessionFileError(f"{file.name}: {error}") from None
+                member.sequence.close()
+                member.sequence = sequence
+                member.busy = True
         _load_pages(file, runner, sequence)
-    return sequence, limits, record
+        member.busy = False
+    return member, record
 
 
 def _read_state(file: SessionFile, model: ModelIdentity) -> tuple[SessionRecord, SequenceState]:

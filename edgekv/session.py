@@ -21,14 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache import Sequence
-from edgekv.cache.retention import RetentionRule, retention_rule
+from edgekv.cache.retention import retention_rule
 from edgekv.cache.segments import FRAME_CODE, checked_label
 from edgekv.errors import SessionError
 from edgekv.generate import Runner, draw_answer
 from edgekv.inputs import InputEncoder
-from edgekv.limits import Limits, fit_question, num_frames, plan_limits, segments_to_drop
+from edgekv.limits import check_fits, fit_question, num_frames, plan_limits
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import SessionRecord, save_context
+from edgekv.sharing import Member
 from edgekv.types import Answer, Frame
 
 
@@ -59,16 +60,12 @@ class Session:
         self,
         runner: Runner,
         inputs: InputEncoder,
-        sequence: Sequence,
-        rule: RetentionRule,
-        limits: Limits,
+        member: Member,
         record: SessionRecord,
     ) -> None:
         self._runner = runner
         self._inputs = inputs
-        self._sequence = sequence
-        self._rule = rule
-        self._limits = limits
+        self._member = member
         self._changing = threading.Lock()
         self._record = record
 
@@ -82,6 +79,7 @@ class Session:
         instructions: str | None,
         retain: str,
         reserve_tokens: int | None,
+        priority: int,
     ) -> Session:
         """Check that everything fits, prefill the pinned start. See ``Model.session``."""
         rule = retention_rule(retain, shiftable=runner.cache.shiftable)
@@ -92,19 +90,23 @@ class Session:
             num_frame=inputs.tokens_per_frame,
             max_context_tokens=max_context_tokens,
             reserve_tokens=reserve_tokens,
+            num_pages=runner.cache.counts.num_pages,
         )
+        record = SessionRecord(retain, instructions, limits.reserve_tokens)
         with runner.lock:
+            runner.sharing.check_newcomer(limits)
             if rule.needs_summaries:
                 runner.cache.summaries.keep()
-            sequence = runner.cache.open()
-        try:
-            if start:
-                runner.feed(sequence, "system", inputs.embed(start))
-        except BaseException:
-            runner.close(sequence)
-            raise
-        record = SessionRecord(retain, instructions, limits.reserve_tokens)
-        return cls(runner, inputs, sequence, rule, limits, record)
+            member = Member(runner.cache.open(), rule, limits, priority, record)
+            runner.sharing.join(member)
+            try:
+                if start:
+                    with runner.sharing.room(member, len(start)):
+                        runner.feed(member.sequence, "system", inputs.embed(start))
+            except BaseException:
+                member.sequence.close()
+                raise
+        return cls(runner, inputs, member, record)
 
     # -- the stream -----------------------------------------------------------------------------
 
@@ -133,7 +135,7 @@ class Session:
                 self._runner.feed(
                     self._sequence, "frame", embeds, index=frame.index, time_s=frame.time_s
                 )
-                if self._rule.needs_summaries:
+                if self._member.rule.needs_summaries:
                     self._runner.sum_up(self._sequence, newest=1)
                 # Under the lock too, so that a save from another thread sees all of a frame.
                 self._record.last_time_s = frame.time_s
@@ -152,33 +154,11 @@ class Session:
 
     @contextmanager
     def _append(self, num_tokens: int) -> Generator[None, None, None]:
-        """Holds the pool while its block appends ``num_tokens`` in one piece, with room made.
-
-        When the block fails, what had left is back, as long as the pool has room for both; the
-        room kept for a question is such room.
-        """
+        """Holds the pool while its block appends ``num_tokens`` in one piece, with room made."""
         with self._runner.lock:
             self._check_open()
-            ids = segments_to_drop(self._sequence, self._rule, self._limits, num_tokens)
-            before = num_frames(self._sequence)
-            num_pages = self._runner.cache.geometry.pages_for(num_tokens)
-            has_room = num_pages <= self._runner.cache.counts.free
-            kept = self._sequence.fork() if has_room and len(ids) else None
-            try:
-                self._sequence.drop(ids, rule=self._record.retain)
-                num_evicted = before - num_frames(self._sequence)
+            with self._runner.sharing.room(self._member, num_tokens):
                 yield
-            except BaseException:
-                if kept is not None:
-                    self._sequence, kept = kept, self._sequence
-                else:
-                    self._record.num_evicted_frames += before - num_frames(self._sequence)
-                raise
-            else:
-                self._record.num_evicted_frames += num_evicted
-            finally:
-                if kept is not None:
-                    kept.close()
 
     # -- questions ------------------------------------------------------------------------------
 
@@ -235,10 +215,12 @@ class Session:
             self._check_open()
             ids = self._inputs.question_ids(prompt, frames=num_frames(self._sequence) > 0)
             fork = self._sequence.fork()
+            member, sharing = self._member, self._runner.sharing
             try:
                 num_new = fit_question(
-                    fork, self._rule, self._limits, len(ids), options.max_new_tokens
+                    fork, member.rule, member.limits, len(ids), options.max_new_tokens
                 )
+                num_new = sharing.room_for_question(member, len(ids), num_new)
             except BaseException:
                 fork.close()
                 raise
@@ -248,17 +230,20 @@ class Session:
     # -- life -----------------------------------------------------------------------------------
 
     def fork(self) -> Session:
-        """A session that goes its own way from here; pages are shared until one side writes."""
+        """A session that goes its own way from here; pages are shared until one side writes.
+
+        Raises BudgetError when the pool has no room for a frame and a question of its own.
+        """
         with self._runner.lock:
             self._check_open()
-            return Session(
-                self._runner,
-                self._inputs,
-                self._sequence.fork(),
-                self._rule,
-                self._limits,
-                replace(self._record, num_questions=0),
-            )
+            sharing, reserve = self._runner.sharing, self._member.limits.reserve_pages
+            num_pages = self._member.limits.frame_pages + reserve
+            what = "a frame of its own and a question of the fork"
+            check_fits(self._runner.cache, num_pages, sharing.most_pages(reserve), what)
+            record = replace(self._record, num_questions=0)
+            member = replace(self._member, sequence=self._sequence.fork(), record=record)
+            sharing.join(member)
+            return Session(self._runner, self._inputs, member, record)
 
     def save(self, path: str | Path) -> int:
         """Write the session to one file, from which ``Model.restore`` continues; its size in bytes.
@@ -270,7 +255,7 @@ class Session:
         with self._runner.lock:
             self._check_open()
         model = self._inputs.model_identity(self._runner.cache.geometry)
-        return save_context(path, self._runner, self._sequence, model, self._record)
+        return save_context(path, self._runner, self._member, model, self._record)
 
     @property
     def retain(self) -> str:
@@ -338,6 +323,11 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def _sequence(self) -> Sequence:
+        """The live context: another one after a push that failed."""
+        return self._member.sequence
 
     def _check_open(self) -> None:
         if self._sequence.closed:

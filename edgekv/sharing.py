@@ -1,0 +1,311 @@
+"""Several sessions on one pool: what each may count on, and who gives up frames for whom.
+
+Owns: the list of sessions on a pool, their fair shares, and the room made among them.
+Guarantees: whoever is let in keeps its pinned start and one frame; frames leave first from the
+    lowest priority, among equals from whoever holds most above its fair share, and by that
+    session's own rule; a plan is whole before anything leaves and asks each session twice at most;
+    what left is back when the append that it left for fails.
+Does not know: what frames show, how tokens are computed. Its owner serialises, as for the cache.
+
+One room for a question is kept free for all sessions together, the largest that any asks for.
+While answers hold pages of it, so much less is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from collections.abc import Sequence as Collection
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.cache import PageCache, Sequence
+from edgekv.cache.reclaim import Giver, collect
+from edgekv.cache.retention import RetentionRule, rule_name
+from edgekv.cache.segments import SYSTEM_CODE
+from edgekv.errors import BudgetError, OutOfPagesError
+from edgekv.limits import Limits, check_fits, num_frames, segments_to_drop
+
+_NOTHING = np.empty(0, dtype=np.int64)
+RECLAIM = "reclaim"  # the name that a drop gives as its rule when the pool was short
+
+
+class Record(Protocol):
+    """Where evictions are counted; exists so that a session's own record can be that place."""
+
+    num_evicted_frames: int
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One session's context, as far as the pool is concerned."""
+
+    sequence: Sequence
+    rule: RetentionRule
+    limits: Limits
+    priority: int  # the higher, the later it gives
+    record: Record
+    busy: bool = False  # its pages are being filled: nothing can leave
+
+    def drop(self, ids: NDArray[np.int64], *, rule: str) -> int:
+        """Forget segments ``ids`` (k,): how many frames were among them."""
+        before = num_frames(self.sequence)
+        self.sequence.drop(ids, rule=rule)
+        num_evicted = before - num_frames(self.sequence)
+        self.record.num_evicted_frames += num_evicted
+        return num_evicted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaving:
+    """What one session is to drop."""
+
+    member: Member
+    ids: NDArray[np.int64]  # (k > 0,) segments
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """Pages that are to come free, and for whom."""
+
+    member: Member
+    num_pages: int
+    joining: bool  # they join the member's context; otherwise a question takes them
+    reserve: int  # pages to stay free beside them
+
+
+class Sharing:
+    """The sessions of one pool."""
+
+    def __init__(self, cache: PageCache) -> None:
+        self._cache = cache
+        self._members: list[Member] = []
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Those whose sequence is open, in the order they came."""
+        if any(member.sequence.closed for member in self._members):
+            self._members = [m for m in self._members if not m.sequence.closed]
+        return tuple(self._members)
+
+    @property
+    def reserve_pages(self) -> int:
+        """The room for a question."""
+        return max((member.limits.reserve_pages for member in self.members), default=0)
+
+    def join(self, member: Member) -> None:
+        """Count a member in, until its sequence is closed."""
+        self._members.append(member)
+
+    def check_newcomer(self, limits: Limits, *, num_pages: int | None = None) -> None:
+        """Raise BudgetError unless a session with ``limits`` can be let in beside the others.
+
+        ``num_pages`` is what it holds at once, None: its pinned start and a frame.
+        """
+        what = "the pinned start, one frame and a question"
+        if num_pages is None:
+            num_pages = limits.floor_pages
+        else:
+            what = "the context and a question"
+        reserve = limits.reserve_pages
+        check_fits(self._cache, num_pages + reserve, self.most_pages(reserve), what)
+
+    def most_pages(self, reserve_pages: int, member: Member | None = None) -> int:
+        """Most pages that ``member`` (None: a newcomer) can have, a room for questions of
+        ``reserve_pages`` included, beside what the others cannot do without."""
+        others = [other for other in self.members if other is not member]
+        floors = _pinned_pages(others) + sum(other.limits.frame_pages for other in others)
+        reserved = max((other.limits.reserve_pages for other in others), default=0)
+        return self._cache.counts.num_pages - floors - max(reserved - reserve_pages, 0)
+
+    def shares(self) -> dict[Member, int]:
+        """Pages that each session may hold when all want more than there is."""
+        members = self.members
+        shares = fair_shares(
+            self._cache.counts.num_pages - self.reserve_pages,
+            floors=[member.limits.floor_pages for member in members],
+            most=[member.limits.most_pages for member in members],
+            priorities=[member.priority for member in members],
+        )
+        return dict(zip(members, shares, strict=True))
+
+    @contextmanager
+    def room(self, member: Member, num_tokens: int) -> Generator[None, None, None]:
+        """Makes room for ``num_tokens`` that its block appends to ``member`` in one piece.
+
+        Raises ContextError or OutOfPagesError when there is none to be made; nothing has left then.
+        When the block fails, what had left is back, as long as the pool has room for both; the room
+        kept for a question is such room.
+        """
+        num_pages = self._cache.geometry.pages_for(num_tokens)
+        with self._carried_out(self.plan(member, num_tokens), num_pages):
+            yield
+
+    @contextmanager
+    def entering(self, member: Member, num_pages: int) -> Generator[None, None, None]:
+        """Counts a newcomer in and makes room for the ``num_pages`` it comes with, in its block.
+
+        Raises BudgetError when there is none to be made. When the block fails, the newcomer's
+        sequence is closed and what had left is back, as after ``room``.
+        """
+        self.join(member)
+        try:
+            try:
+                plan = self._plan_for(member, num_pages)
+            except OutOfPagesError as error:
+                raise BudgetError(
+                    f"the context has {num_pages} pages, {error.free} can be had from sessions of "
+                    f"no higher priority than {member.priority}"
+                ) from None
+            with self._carried_out(plan, num_pages):
+                yield
+        except BaseException:
+            member.sequence.close()
+            raise
+
+    @contextmanager
+    def _carried_out(self, plan: list[Leaving], num_pages: int) -> Generator[None, None, None]:
+        """Drops what is planned; puts it back, if it can be kept so long, when the block fails."""
+        has_room = num_pages <= self._cache.counts.free
+        kept = [leaving.member.sequence.fork() for leaving in plan] if has_room else []
+        counts: list[int] = []
+        try:
+            for leaving in plan:
+                counts.append(leaving.member.drop(leaving.ids, rule=leaving.rule))
+            yield
+        except BaseException:
+            for place in range(len(kept) and len(counts)):
+                member = plan[place].member
+                member.sequence, kept[place] = kept[place], member.sequence
+                member.record.num_evicted_frames -= counts[place]
+            raise
+        finally:
+            for sequence in kept:
+                sequence.close()
+
+    def plan(self, member: Member, num_tokens: int) -> list[Leaving]:
+        """Who drops what so that ``num_tokens`` more fit ``member``. Changes nothing."""
+        counts = self._cache.counts
+        limits = member.limits.within(self.most_pages(member.limits.reserve_pages, member))
+        own = segments_to_drop(
+            member.sequence, member.rule, limits, num_tokens, num_free=counts.num_pages
+        )
+        num_pages = self._cache.geometry.pages_for(num_tokens)
+        if num_pages > counts.free - self.reserve_pages:
+            return self._plan_for(member, num_pages, own)
+        return [Leaving(member, own, rule_name(member.rule))] if own.size else []
+
+    def _plan_for(
+        self, member: Member, num_pages: int, own: NDArray[np.int64] = _NOTHING
+    ) -> list[Leaving]:
+        """As ``plan``, in pages, when not so many are free."""
+        reserve = max(self.reserve_pages - self._held_by_answers(), 0)
+        try:
+            return self._reclaim(_Claim(member, num_pages, joining=True, reserve=reserve), own)
+        except OutOfPagesError:
+            # Pages that answers and forks hold too do not come free with the frames. What is taken
+            # from the reserve now, the next append of anybody gives back to it.
+            return self._reclaim(_Claim(member, num_pages, joining=True, reserve=0), own)
+
+    def room_for_question(self, member: Member, num_prompt: int, num_wanted: int) -> int:
+        """Makes room for a prompt and, as far as it was promised, an answer: how many tokens the
+        answer may have, at least 1. The frames of ``member`` stay.
+
+        Raises OutOfPagesError when there is no room for the prompt; nothing has left then.
+        """
+        geometry = self._cache.geometry
+        least = geometry.pages_for(num_prompt)
+        promised = min(least + geometry.pages_for(num_wanted), member.limits.reserve_pages)
+        plan: list[Leaving] = []
+        for num_pages in (max(promised, least), least):
+            if num_pages <= self._cache.counts.free:
+                break
+            try:
+                claim = _Claim(member, num_pages, joining=False, reserve=0)
+                plan = self._reclaim(claim, _NOTHING)
+                break
+            except OutOfPagesError:
+                if num_pages == least:
+                    raise
+        for leaving in plan:
+            leaving.member.drop(leaving.ids, rule=leaving.rule)
+        left = self._cache.counts.free - least
+        return max(min(num_wanted, left * geometry.page_size), 1)
+
+    def _reclaim(self, claim: _Claim, own: NDArray[np.int64]) -> list[Leaving]:
+        """Who drops what for a claim; ``own`` segments (k,) of its member leave anyway."""
+        asked, shares = claim.member, self.shares()
+        givers: dict[Member, Giver] = {}
+        for member, share in shares.items():
+            mine = member is asked
+            still = member.sequence.pending is None and not member.busy
+            if still and (claim.joining or not mine):
+                givers[member] = Giver(
+                    member.sequence,
+                    member.rule,
+                    priority=member.priority,
+                    share=share - claim.num_pages * mine,
+                    batch=_batch(member),
+                    spare_newest=not mine,
+                    leaving=own.tolist() if mine else (),
+                )
+        free = self._cache.counts.free - claim.reserve  # negative: the reserve is to be filled too
+        freeable = free + collect(
+            claim.num_pages - free,
+            tuple(givers.values()),
+            priority=asked.priority,
+            asking=givers.get(asked),
+        )
+        if claim.num_pages > freeable:
+            raise OutOfPagesError(claim.num_pages, max(freeable, 0))
+        return [
+            Leaving(member, giver.ids, RECLAIM if giver.has_given else rule_name(member.rule))
+            for member, giver in givers.items()
+            if giver.ids.size
+        ]
+
+    def _held_by_answers(self) -> int:
+        """Pages that are in no session's context."""
+        tables = [member.sequence.table.page_ids for member in self.members]
+        return self._cache.counts.live - np.unique(np.concatenate(tables)).size
+
+
+def fair_shares(
+    num_pages: int,
+    *,
+    floors: Collection[int],  # what each cannot do without
+    most: Collection[int],  # what each can use
+    priorities: Collection[int],
+) -> list[int]:
+    """Pages for each: its floor, then the rest from the highest priority down, evenly among equals
+    as far as they can use it (max-min fairness)."""
+    shares = list(floors)
+    rest = max(num_pages - sum(floors), 0)
+    for priority in sorted(set(priorities), reverse=True):
+        group = [i for i, own in enumerate(priorities) if own == priority]
+        group.sort(key=lambda i: most[i] - floors[i])
+        for place, i in enumerate(group):
+            extra = min(max(most[i] - floors[i], 0), rest // (len(group) - place))
+            shares[i] += extra
+            rest -= extra
+    return shares
+
+
+def _batch(member: Member) -> int:
+    """Pages that leave a context of its size at once."""
+    return member.limits.within(member.sequence.num_pages + member.limits.reserve_pages).batch_pages
+
+
+def _pinned_pages(members: Collection[Member]) -> int:
+    """Pages of pinned starts, shared ones once, those still to be computed included."""
+    planned, pinned = 0, [np.empty(0, dtype=np.int32)]
+    for member in members:
+        segments = member.sequence.segment_table()
+        is_pinned = np.repeat(segments.kinds == SYSTEM_CODE, segments.num_pages)
+        pinned.append(member.sequence.table.page_ids[is_pinned])
+        planned += 0 if is_pinned.any() else member.limits.start_pages
+    return planned + np.unique(np.concatenate(pinned)).size

@@ -1,0 +1,352 @@
+"""Several sessions on one pool, proven on the cache alone: no model, no graph."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgekv.cache import PageCache, check
+from edgekv.cache.retention import retention_rule
+from edgekv.config import KVGeometry, parse_bytes
+from edgekv.errors import BudgetError, EdgeKVError, OutOfPagesError
+from edgekv.limits import num_frames, plan_limits
+from edgekv.sharing import Member, Sharing, fair_shares
+
+GEOMETRY = KVGeometry(num_layers=1, num_kv_heads=1, head_dim=8, page_size=16, dtype="float32")
+START, FRAME, RESERVE = 5, 16, 32  # tokens: 1 page, 1 page, 3 pages
+
+
+@dataclass
+class Record:
+    num_evicted_frames: int = 0
+
+
+class Pool:
+    """Sessions without a model: what ``edgekv.Session`` does to the pool."""
+
+    def __init__(
+        self, num_pages: int, *, max_context_tokens: int = 16 * 24 + START + RESERVE
+    ) -> None:
+        self.cache = PageCache(GEOMETRY, num_pages)
+        self.sharing = Sharing(self.cache)
+        self._max_context_tokens = max_context_tokens
+
+    def open(
+        self,
+        priority: int = 0,
+        *,
+        retain: str = "window",
+        frame: int = FRAME,
+        reserve: int = RESERVE,
+    ) -> Member:
+        limits = plan_limits(
+            self.cache,
+            num_start=START,
+            num_frame=frame,
+            max_context_tokens=self._max_context_tokens,
+            reserve_tokens=reserve,
+            num_pages=self.cache.counts.num_pages,
+        )
+        self.sharing.check_newcomer(limits)
+        member = Member(self.cache.open(), retention_rule(retain), limits, priority, Record())
+        self.sharing.join(member)
+        try:
+            self.append(member, "system", START)
+        except BaseException:
+            member.sequence.close()
+            raise
+        return member
+
+    def append(self, member: Member, kind: str, num_tokens: int, *, fails: bool = False) -> None:
+        with self.sharing.room(member, num_tokens):
+            append = member.sequence.append(kind, num_tokens)  # type: ignore[arg-type]
+            with self.cache.begin_step([append]) as step:
+                if fails:
+                    raise ZeroDivisionError
+                step.commit()
+
+    def push(self, member: Member, count: int = 1) -> None:
+        for _ in range(count):
+            self.append(member, "frame", member.limits.frame_pages * 16)
+
+    def pages(self, *members: Member) -> list[int]:
+        return [member.sequence.num_pages for member in members]
+
+
+def test_equals_end_up_with_equal_shares_whoever_came_first() -> None:
+    pool = Pool(25)
+    first = pool.open()
+    pool.push(first, 40)
+    assert pool.pages(first)[0] >= 20  # all but the room for a question and one batch
+    second = pool.open()
+    for _ in range(60):
+        pool.push(second)
+        pool.push(first)
+        assert pool.cache.counts.free >= pool.sharing.reserve_pages == 3
+    assert all(8 <= pages <= 14 for pages in pool.pages(first, second))
+    assert first.record.num_evicted_frames + num_frames(first.sequence) == 100
+    second.sequence.close()
+    pool.push(first, 20)
+    assert pool.pages(first)[0] >= 19, "what the other had is not used again"
+
+
+def test_the_higher_priority_takes_all_but_the_floor_and_keeps_it() -> None:
+    pool = Pool(20)
+    low, high = pool.open(0), pool.open(1)
+    pool.push(low, 30)
+    pool.push(high, 30)
+    assert pool.pages(low) == [2]  # its pinned start and one frame
+    held = pool.pages(high)[0]
+    pool.push(low, 5)
+    assert pool.pages(low, high) == [2, held]
+    high.sequence.close()
+    pool.push(low, 30)
+    assert pool.pages(low)[0] >= 15
+
+
+def test_a_low_priority_may_use_what_a_higher_one_has_not_asked_for() -> None:
+    pool = Pool(20)
+    low, high = pool.open(0), pool.open(1)
+    pool.push(high, 2)
+    pool.push(low, 30)
+    assert pool.pages(high) == [3]
+    assert pool.pages(low)[0] >= 11
+
+
+def test_only_as_many_are_let_in_as_have_room_and_the_error_says_what_would_do() -> None:
+    pool = Pool(3 + 2 * 3)
+    members = [pool.open() for _ in range(3)]
+    for member in members:
+        pool.push(member, 3)
+    before = pool.cache.counts
+    with pytest.raises(BudgetError, match="3 of 9 pages can be had") as refused:
+        pool.open(priority=5)
+    assert pool.cache.counts == before
+    budget = re.search(r"a KV budget of (.*) would do", str(refused.value))
+    assert budget is not None
+    larger = Pool(parse_bytes(budget[1].replace(" ", "")) // GEOMETRY.page_bytes)
+    for _ in range(4):
+        larger.push(larger.open(), 3)
+    with pytest.raises(BudgetError):
+        larger.open()
+
+
+def test_one_room_for_a_question_is_kept_for_all_the_largest() -> None:
+    pool = Pool(20)
+    small, large = pool.open(reserve=16), pool.open(reserve=64)
+    assert pool.sharing.reserve_pages == 5
+    for _ in range(30):
+        pool.push(small)
+        pool.push(large)
+    assert pool.cache.counts.free >= 5
+    large.sequence.close()
+    assert pool.sharing.reserve_pages == 2
+    pool.push(small, 30)
+    assert 2 <= pool.cache.counts.free < 5
+
+
+def test_a_newcomer_whose_questions_are_larger_gets_their_room_too() -> None:
+    pool = Pool(20)
+    pool.push(pool.open(reserve=16), 30)
+    assert pool.cache.counts.free < 6
+    pool.open(reserve=64)
+    assert pool.cache.counts.free >= 5
+
+
+def test_a_push_that_fails_gives_the_others_their_frames_back() -> None:
+    pool = Pool(20)
+    low, high = pool.open(0), pool.open(1)
+    pool.push(low, 30)
+    pool.push(high, 1)
+    for _ in range(6):
+        before = [(m.sequence.export_state().segments.tobytes(), m.record) for m in (low, high)]
+        pages, free = pool.pages(low, high), pool.cache.counts.free
+        evicted = low.record.num_evicted_frames
+        with pytest.raises(ZeroDivisionError):
+            pool.append(high, "frame", FRAME, fails=True)
+        after = [(m.sequence.export_state().segments.tobytes(), m.record) for m in (low, high)]
+        assert after == before
+        assert pool.pages(low, high) == pages
+        assert (pool.cache.counts.free, low.record.num_evicted_frames) == (free, evicted)
+        check(pool.cache.snapshot())
+        pool.push(high)
+    assert low.record.num_evicted_frames > evicted
+
+
+def test_a_rule_that_lets_nothing_leave_is_not_asked() -> None:
+    pool = Pool(20)
+    kept, other = pool.open(0, retain="keep"), pool.open(5)
+    pool.push(kept, 10)
+    pool.push(other, 30)
+    assert num_frames(kept.sequence) == 10
+    assert pool.pages(other) == [6]
+
+
+def test_answers_hold_frames_that_then_free_nothing_and_the_stream_goes_on() -> None:
+    pool = Pool(20)
+    one, other = pool.open(), pool.open()
+    for _ in range(20):
+        pool.push(one)
+        pool.push(other)
+    forks = [member.sequence.fork() for member in (one, other)]
+    for _ in range(10):
+        pool.push(one)
+        pool.push(other)
+        check(pool.cache.snapshot())
+    for fork in forks:
+        fork.close()
+    pool.push(one)
+    assert pool.cache.counts.free >= pool.sharing.reserve_pages
+
+
+def test_a_question_gets_its_promised_room_from_lower_priorities_only() -> None:
+    pool = Pool(20)
+    low, high = pool.open(0), pool.open(1)
+    pool.push(low, 30)
+    pool.push(high, 3)
+    with pool.cache.open() as answer:  # one that holds what was kept
+        step = pool.cache.begin_step([answer.append("text", 16 * pool.cache.counts.free)])
+        step.commit()
+        before = pool.pages(high)
+        with pytest.raises(OutOfPagesError):
+            pool.sharing.room_for_question(low, 16, 16)
+        assert pool.sharing.room_for_question(high, 16, 32) == 32
+        assert pool.cache.counts.free >= 3
+        assert pool.pages(high) == before
+
+
+# -- properties -----------------------------------------------------------------------------------
+
+counts = st.integers(0, 20)
+
+
+@given(st.integers(0, 200), st.lists(st.tuples(counts, counts, st.integers(0, 2)), max_size=6))
+def test_shares(num_pages: int, wants: list[tuple[int, int, int]]) -> None:
+    floors = [floor for floor, _, _ in wants]
+    most = [floor + extra for floor, extra, _ in wants]
+    priorities = [priority for _, _, priority in wants]
+    shares = fair_shares(num_pages, floors=floors, most=most, priorities=priorities)
+    assert all(a <= b <= c for a, b, c in zip(floors, shares, most, strict=True))
+    assert sum(shares) <= max(num_pages, sum(floors))
+    extras = [share - floor for share, floor in zip(shares, floors, strict=True)]
+    for mine, share, top, priority in zip(extras, shares, most, priorities, strict=True):
+        if share < top:  # it wants more: nobody lower has any, no equal more than one page more
+            assert sum(shares) == max(num_pages, sum(floors))
+            for other, rank in zip(extras, priorities, strict=True):
+                assert not (rank < priority and other)
+                assert rank != priority or other <= mine + 1
+
+
+OPERATIONS = ("open", "push", "push", "push", "push_fails", "say", "close", "ask", "done", "fork")
+Steps = st.lists(
+    st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 255), st.integers(0, 255)), max_size=60
+)
+
+
+class Life:
+    """Plays operations, everything checked after each."""
+
+    def __init__(self, num_pages: int) -> None:
+        self.pool = Pool(num_pages)
+        self.members: list[Member] = []
+        self.answers: list = []
+        self.num_forks = 0
+
+    def play(self, name: str, a: int, b: int) -> None:
+        if name != "open" and not self.members:
+            return
+        member = self.members[a % len(self.members)] if self.members else None
+        before = {m: self._frames(m) for m in self.members}
+        has_room = self.pool.cache.counts.free >= 1  # for what left and what it left for
+        refused = failed = False
+        try:
+            getattr(self, name)(member, a, b)
+        except EdgeKVError:
+            refused = True
+        except ZeroDivisionError:
+            failed = has_room
+        if refused or failed:
+            assert {m: self._frames(m) for m in self.members} == before
+        crowded = self.answers or self.num_forks
+        assert not (refused and name == "push") or crowded, "a frame found no room"
+        self.verify(member, before)
+
+    def verify(self, asked: Member | None, before: dict[Member, list[int]]) -> None:
+        pool = self.pool
+        check(pool.cache.snapshot())
+        assert pool.sharing.members == tuple(self.members)
+        lost = []
+        for member in self.members:
+            frames, earlier = self._frames(member), before.get(member, [])
+            assert earlier[-1:] == [] or member is asked or earlier[-1] in frames, (
+                "newest frame lost"
+            )
+            assert (member.sequence.segment_table().kinds == 0).sum() == 1, "pinned start lost"
+            if member is not asked and len(frames) < len(earlier):
+                lost.append(member.priority)
+        if lost and not self.answers and not self.num_forks:
+            for member in self.members:  # whoever is lower had no more to give
+                if member.priority < max(lost) and member is not asked:
+                    assert num_frames(member.sequence) <= 1, "a lower priority could have given"
+        if not self.answers and not self.num_forks:
+            assert pool.cache.counts.free >= pool.sharing.reserve_pages
+
+    def _frames(self, member: Member) -> list[int]:
+        table = member.sequence.segment_table()
+        return table.ids[table.kinds == 1].tolist()
+
+    def open(self, _: Member | None, a: int, b: int) -> None:
+        rule = ("window", "uniform")[a % 2]
+        frame, reserve = (16, 32)[a // 2 % 2], (16, 48)[b // 4 % 2]
+        self.members.append(self.pool.open(b % 3, retain=rule, frame=frame, reserve=reserve))
+
+    def push(self, member: Member, *_: int) -> None:
+        self.pool.push(member)
+
+    def push_fails(self, member: Member, *_: int) -> None:
+        self.pool.append(member, "frame", FRAME, fails=True)
+
+    def say(self, member: Member, _: int, b: int) -> None:
+        self.pool.append(member, "text", 1 + b % 60)
+
+    def close(self, member: Member, *_: int) -> None:
+        member.sequence.close()
+        self.members.remove(member)
+        if not self.members:
+            self.num_forks = 0
+
+    def ask(self, member: Member, _: int, b: int) -> None:
+        fork = member.sequence.fork()
+        try:
+            num_tokens = self.pool.sharing.room_for_question(member, 1 + b % 40, 20)
+            for count in (1 + b % 40, num_tokens):
+                with self.pool.cache.begin_step([fork.append("text", count)]) as step:
+                    step.commit()
+        except BaseException:
+            fork.close()
+            raise
+        self.answers.append(fork)
+
+    def done(self, _: Member, __: int, b: int) -> None:
+        if self.answers:
+            self.answers.pop(b % len(self.answers)).close()
+
+    def fork(self, member: Member, *_: int) -> None:
+        twin = Member(member.sequence.fork(), member.rule, member.limits, member.priority, Record())
+        self.pool.sharing.join(twin)
+        self.members.append(twin)
+        self.num_forks += 1
+
+
+@given(st.integers(6, 40), Steps)
+def test_any_life_of_a_pool(num_pages: int, steps: list[tuple[str, int, int]]) -> None:
+    life = Life(num_pages)
+    for step in steps:
+        life.play(*step)
+    for sequence in life.pool.cache.sequences:
+        sequence.close()
+    assert life.pool.cache.counts.free == num_pages
