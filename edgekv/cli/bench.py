@@ -114,3 +114,22 @@ def pages(model: Path | None) -> int:
 
     console = _console()
     return emit(bench.run(model or demo_bundle_path(), console=console), console)
+
+
+@command.command()
+@_MODEL
+@click.option(
+    "--frames",
+    type=click.IntRange(min=1),
+    default=20_000,
+    show_default=True,
+    help="Pushed into all sessions together.",
+)
+def soak(model: Path | None, frames: int) -> int:
+    """A long life with drawn pictures: pages, memory and time per frame at its end."""
+    from edgekv.bench import soak as bench
+    from edgekv.bench.report import emit
+    from edgekv.demo_bundle import demo_bundle_path
+
+    console = _console()
+    return emit(bench.run(model or demo_bundle_path(), num_frames=frames, console=console), console)
