@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache import PageCache, Sequence
+from edgekv.cache import Entry, PageCache, Sequence
 from edgekv.cache.retention import (
     RetentionRule,
     Watermarks,
@@ -52,10 +52,12 @@ def plan_limits(
     num_frame: int,
     max_context_tokens: int,
     reserve_tokens: int | None,
+    num_held: int = 0,
 ) -> Limits:
     """Bounds of a context whose pinned start and frames have these many tokens.
 
-    ``num_frame`` 0: a text-only model, whose context is counted in pages.
+    ``num_frame`` 0: a text-only model, whose context is counted in pages. ``num_held`` pages of the
+    start are held already, because another context has them.
     ``reserve_tokens`` None: 128, at most a quarter of the context. Raises BudgetError unless pinned
     start, one frame and a question fit the window and the free part of the pool.
     """
@@ -73,7 +75,7 @@ def plan_limits(
         )
     start_pages, frame_pages = geometry.pages_for(num_start), geometry.pages_for(num_frame)
     reserve_pages = _reserve_pages(geometry, reserve_tokens)
-    free = cache.counts.free
+    free = cache.counts.available + num_held
     needed = start_pages + frame_pages + reserve_pages
     if needed > free:
         budget = (cache.counts.num_pages - free + needed) * geometry.page_bytes  # others hold some
@@ -91,17 +93,33 @@ def check_saved_fits(cache: PageCache, num_pages: int, reserve_tokens: int) -> N
     """Raise BudgetError unless a saved context of ``num_pages`` and a question fit the pool."""
     counts, geometry = cache.counts, cache.geometry
     needed = num_pages + _reserve_pages(geometry, reserve_tokens)
-    if needed > counts.free:
-        budget = format_bytes((counts.num_pages - counts.free + needed) * geometry.page_bytes)
+    if needed > counts.available:
+        budget = format_bytes((counts.num_pages - counts.available + needed) * geometry.page_bytes)
         raise BudgetError(
-            f"the pool has {counts.free} free pages, but the saved context and a question need "
-            f"{needed}: a KV budget of {budget} would do"
+            f"the pool has {counts.available} free pages, but the saved context and a question "
+            f"need {needed}: a KV budget of {budget} would do"
         )
 
 
 def _reserve_pages(geometry: KVGeometry, reserve_tokens: int) -> int:
     """A question and its answer are two segments: each may leave a page partly filled."""
     return geometry.pages_for(reserve_tokens) + 1
+
+
+def can_take(sequence: Sequence, limits: Limits, found: Entry) -> bool:
+    """Whether a segment that is in the pool already can join a live context as it is.
+
+    Nothing may have to leave for it. And since nobody gets pages by letting go what others hold
+    too, there must be as many pages left for every context to go on without the others.
+    """
+    num_pages = found.pages.size
+    spare = limits.cache.counts.available - limits.reserve_pages
+    return bool(
+        sequence.num_pages + num_pages <= limits.marks.high
+        and sequence.num_tokens + found.num_tokens + limits.reserve_tokens
+        <= limits.max_context_tokens
+        and num_pages * len(limits.cache.sequences) <= spare
+    )
 
 
 def segments_to_drop(
@@ -147,7 +165,8 @@ def _drop_for_pages(
     sequence: Sequence, rule: RetentionRule, limits: Limits, num_tokens: int
 ) -> NDArray[np.int64]:
     """As ``segments_to_drop``, as far as pages go."""
-    num_pages, free = limits.cache.geometry.pages_for(num_tokens), limits.cache.counts.free
+    num_pages = limits.cache.geometry.pages_for(num_tokens)
+    free = limits.cache.counts.available
     try:
         return choose_room(
             sequence,
@@ -185,5 +204,5 @@ def fit_question(
             f"prompt of {num_prompt} tokens does not fit: the context holds {max_tokens} tokens, "
             f"{fork.num_tokens} of them cannot leave, and an answer needs at least 1"
         )
-    pages_left = limits.cache.counts.free - geometry.pages_for(num_prompt)
+    pages_left = limits.cache.counts.available - geometry.pages_for(num_prompt)
     return max(min(num_wanted, room, pages_left * geometry.page_size), 1)

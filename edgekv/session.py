@@ -23,13 +23,22 @@ from numpy.typing import NDArray
 from edgekv.cache import Sequence
 from edgekv.cache.retention import RetentionRule, retention_rule
 from edgekv.cache.segments import FRAME_CODE, checked_label
+from edgekv.cache.snapshot import IndexCounts
+from edgekv.encoder_cache import EncoderCacheStats
 from edgekv.errors import SessionError
 from edgekv.generate import Runner, draw_answer
-from edgekv.inputs import InputEncoder
-from edgekv.limits import Limits, fit_question, num_frames, plan_limits, segments_to_drop
+from edgekv.inputs import InputEncoder, content_of
+from edgekv.limits import (
+    Limits,
+    can_take,
+    fit_question,
+    num_frames,
+    plan_limits,
+    segments_to_drop,
+)
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import SessionRecord, save_context
-from edgekv.types import Answer, Frame
+from edgekv.types import Answer, Frame, SegmentKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,13 @@ class SessionStats:
     pages_peak: int
     pool_bytes: int
     utilisation: float  # share of the live sequence's slots that hold a token
+    shared: IndexCounts  # of the model: segments found in the pool instead of computed
+    encoder_cache: EncoderCacheStats  # of the model: pictures not encoded again
+
+    @property
+    def pages_available(self) -> int:
+        """Pages that a context can have: free ones, and cached ones, which make way for it."""
+        return self.pages_free + self.pages_cached
 
 
 class Session:
@@ -86,20 +102,27 @@ class Session:
         """Check that everything fits, prefill the pinned start. See ``Model.session``."""
         rule = retention_rule(retain, shiftable=runner.cache.shiftable)
         start = inputs.start_ids(instructions)
-        limits = plan_limits(
-            runner.cache,
-            num_start=len(start),
-            num_frame=inputs.tokens_per_frame,
-            max_context_tokens=max_context_tokens,
-            reserve_tokens=reserve_tokens,
-        )
+        content = content_of(start)
         with runner.lock:
-            if rule.needs_summaries:
-                runner.cache.summaries.keep()
             sequence = runner.cache.open()
+            if (found := sequence.find("system", content)) is not None:
+                sequence.take(found)
         try:
-            if start:
-                runner.feed(sequence, "system", inputs.embed(start))
+            with runner.lock:
+                limits = plan_limits(
+                    runner.cache,
+                    num_start=len(start),
+                    num_frame=inputs.tokens_per_frame,
+                    max_context_tokens=max_context_tokens,
+                    reserve_tokens=reserve_tokens,
+                    num_held=sequence.num_pages,
+                )
+                if rule.needs_summaries:
+                    runner.cache.summaries.keep()
+            if start and found is None:
+                with runner.lock:
+                    runner.feed(sequence, "system", inputs.embed(start))
+                    sequence.keep(content)
         except BaseException:
             runner.close(sequence)
             raise
@@ -128,16 +151,19 @@ class Session:
                 )
             if not math.isfinite(frame.time_s):
                 raise ValueError(f"a frame's time must be finite, got {frame.time_s} s")
-            embeds = self._inputs.frame(frame)
+            picture = self._inputs.picture(frame)
+            # Only a context that can be found pays for the digest.
+            content = picture.digest if self._sequence.is_findable else None
+            index, time_s = frame.index, frame.time_s
+            with self._runner.lock:
+                if self._take("frame", content, index=index, time_s=time_s):
+                    self._count_frame(time_s)
+                    return
+            embeds = self._inputs.frame(picture)
             with self._append(len(embeds)):
-                self._runner.feed(
-                    self._sequence, "frame", embeds, index=frame.index, time_s=frame.time_s
-                )
-                if self._rule.needs_summaries:
-                    self._runner.sum_up(self._sequence, newest=1)
-                # Under the lock too, so that a save from another thread sees all of a frame.
-                self._record.last_time_s = frame.time_s
-                self._record.num_frames += 1
+                self._runner.feed(self._sequence, "frame", embeds, index=index, time_s=time_s)
+                self._keep(content)
+                self._count_frame(time_s)
 
     def say(self, text: str) -> None:
         """Add text to the live context; it leaves again as frames do.
@@ -147,8 +173,34 @@ class Session:
         """
         with self._change():
             ids = self._inputs.text_ids(text)
-            with self._append(len(ids)):
-                self._runner.feed(self._sequence, "text", self._inputs.embed(ids))
+            with self._runner.lock:
+                if not self._take("text", content_of(ids)):
+                    with self._append(len(ids)):
+                        self._runner.feed(self._sequence, "text", self._inputs.embed(ids))
+                        self._keep(content_of(ids))
+
+    def _take(
+        self, kind: SegmentKind, content: bytes | None, *, index: int = -1, time_s: float = math.nan
+    ) -> bool:
+        """Go on with a segment that the pool holds already, if it does and nothing must leave."""
+        self._check_open()
+        found = None if content is None else self._sequence.find(kind, content)
+        if found is None or not can_take(self._sequence, self._limits, found):
+            return False
+        self._sequence.take(found, index=index, time_s=time_s)
+        return True
+
+    def _keep(self, content: bytes | None) -> None:
+        """Let other contexts find the last segment, unless something left before it came."""
+        if content is not None:
+            self._sequence.keep(content)
+
+    def _count_frame(self, time_s: float) -> None:
+        """Under the lock that guards the frame, so that a save from another thread sees all."""
+        if self._rule.needs_summaries:
+            self._runner.sum_up(self._sequence, newest=1)
+        self._record.last_time_s = time_s
+        self._record.num_frames += 1
 
     @contextmanager
     def _append(self, num_tokens: int) -> Generator[None, None, None]:
@@ -162,7 +214,7 @@ class Session:
             ids = segments_to_drop(self._sequence, self._rule, self._limits, num_tokens)
             before = num_frames(self._sequence)
             num_pages = self._runner.cache.geometry.pages_for(num_tokens)
-            has_room = num_pages <= self._runner.cache.counts.free
+            has_room = num_pages <= self._runner.cache.counts.available
             kept = self._sequence.fork() if has_room and len(ids) else None
             try:
                 self._sequence.drop(ids, rule=self._record.retain)
@@ -316,6 +368,8 @@ class Session:
                 pages_peak=counts.peak,
                 pool_bytes=counts.num_pages * self._runner.cache.geometry.page_bytes,
                 utilisation=self._sequence.num_tokens / num_slots if num_slots else 1.0,
+                shared=self._runner.cache.index.counts,
+                encoder_cache=self._inputs.encoder_cache,
             )
 
     def close(self) -> None:
