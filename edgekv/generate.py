@@ -159,6 +159,7 @@ class Runner:
     def shut_down(self) -> None:
         """Give pools and graph back."""
         with self.lock:
+            self.cache.stop_sharing()  # there is nothing in the pages any more
             self._decoder.close()
 
 

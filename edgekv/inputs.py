@@ -1,13 +1,15 @@
 """Frames and text become embedding rows for the decoder.
 
-Owns: the vision graph, the tokenizer, and the fixed tokens a family puts around a frame.
-Guarantees: a bad frame or text fails here, before the cache is touched. Does not know sequences.
+Owns: the vision graph and the cache of its outputs, the tokenizer, and the fixed tokens a family
+puts around a frame. Guarantees: a bad frame or text fails here, before the cache is touched.
+Does not know sequences.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from tokenizers import Tokenizer
 
 from edgekv.bundle import Bundle
 from edgekv.config import KVGeometry
+from edgekv.encoder_cache import EncoderCache, EncoderCacheStats, picture_digest
 from edgekv.errors import BundleError, ContextError, ExecutorError
 from edgekv.executors import VisionExecutor
 from edgekv.media.preprocess import Preprocessor
@@ -22,12 +25,27 @@ from edgekv.names import OP_VERSION
 from edgekv.types import Frame, ModelIdentity
 
 
+class Picture:
+    """A frame as the vision graph takes it."""
+
+    def __init__(self, pixel_values: NDArray[np.float32]) -> None:
+        self.pixel_values = pixel_values  # (1, 3, height, width)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What tells it from every other picture: see ``picture_digest``. Made when asked for."""
+        return picture_digest(self.pixel_values)
+
+
 class InputEncoder:
     """Turns what a user gives into (n, hidden) float32 rows."""
 
-    def __init__(self, bundle: Bundle, vision: VisionExecutor | None) -> None:
+    def __init__(
+        self, bundle: Bundle, vision: VisionExecutor | None, *, encoder_cache_bytes: int = 0
+    ) -> None:
         self._bundle = bundle
         self._vision = vision
+        self._encoded = EncoderCache(encoder_cache_bytes)
         self._lock = threading.Lock()
         self.tokenizer = _load_tokenizer(bundle)
         self._prompts = bundle.prompts()
@@ -58,32 +76,63 @@ class InputEncoder:
         """Token ids (n,) -> rows (n, hidden)."""
         return self._bundle.embed(np.asarray(token_ids, np.int64))
 
-    def frame(self, frame: Frame) -> NDArray[np.float32]:
-        """A frame -> rows (tokens_per_frame, hidden). Raises ValueError for a frame of wrong shape
-        or dtype, ContextError for a text-only model."""
-        if self._vision is None or self._preprocess is None:
-            raise ContextError(
-                f"{self._bundle.manifest.name} is a text-only model, it takes no frames"
-            )
+    def picture(self, frame: Frame) -> Picture:
+        """What the model sees of a frame. Raises ValueError for a frame of wrong shape or dtype,
+        ContextError for a text-only model."""
+        if self._preprocess is None:
+            raise self._takes_no_frames()
         with self._lock:  # the preprocessor has one output buffer
-            image = self._vision.encode(self._preprocess(frame.pixels))[0]
+            return Picture(self._preprocess(frame.pixels).copy())
+
+    def frame(self, picture: Picture) -> NDArray[np.float32]:
+        """A picture -> rows (tokens_per_frame, hidden), encoded unless it was lately."""
+        if self._vision is None:
+            raise self._takes_no_frames()
+        with self._lock:
+            known = self._encoded.get(picture.digest) if self._encoded.enabled else None
+            image = self._encode(self._vision, picture) if known is None else known
+        return np.concatenate([self._before, image, self._after])
+
+    @property
+    def encoder_cache(self) -> EncoderCacheStats:
+        """What came of looking for pictures that were encoded before."""
+        with self._lock:
+            return self._encoded.stats
+
+    def _encode(self, vision: VisionExecutor, picture: Picture) -> NDArray[np.float32]:
+        image: NDArray[np.float32] = vision.encode(picture.pixel_values)[0]
         if image.shape != (self._bundle.tokens_per_image, self._before.shape[1]):
             raise ExecutorError(
                 f"vision graph gave {image.shape} embeddings, the bundle says "
                 f"{(self._bundle.tokens_per_image, self._before.shape[1])}"
             )
-        return np.concatenate([self._before, image, self._after])
+        if self._encoded.enabled:
+            self._encoded.put(picture.digest, image)
+        return image
+
+    def _takes_no_frames(self) -> ContextError:
+        name = self._bundle.manifest.name
+        return ContextError(f"{name} is a text-only model, it takes no frames")
 
     def model_identity(self, geometry: KVGeometry) -> ModelIdentity:
         """Which model's pages, of this geometry, mean the same."""
-        name, sha256 = self._bundle.manifest.name, self._bundle.weights_sha256
-        return ModelIdentity(name, sha256, OP_VERSION, geometry)
+        return model_identity(self._bundle, geometry)
 
     def close(self) -> None:
         """Give the vision graph back, once no frame is being encoded."""
         if self._vision is not None:
             with self._lock:
                 self._vision.close()
+
+
+def model_identity(bundle: Bundle, geometry: KVGeometry) -> ModelIdentity:
+    """Which model's pages, of this geometry, mean the same."""
+    return ModelIdentity(bundle.manifest.name, bundle.weights_sha256, OP_VERSION, geometry)
+
+
+def content_of(token_ids: Sequence[int]) -> bytes:
+    """What a segment of these tokens holds, in full."""
+    return np.asarray(token_ids, np.int32).tobytes()
 
 
 def _load_tokenizer(bundle: Bundle) -> Tokenizer:

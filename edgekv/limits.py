@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache import PageCache, Sequence
+from edgekv.cache import Entry, PageCache, Sequence
 from edgekv.cache.retention import (
     RetentionRule,
     Watermarks,
@@ -84,7 +84,7 @@ def plan_limits(
 
     ``num_frame`` 0: a text-only model, whose context is counted in pages.
     ``reserve_tokens`` None: 128, at most a quarter of the context. ``num_pages`` are to be had from
-    the pool, None: those that are free. Raises BudgetError unless pinned start, one frame and a
+    the pool, None: those available. Raises BudgetError unless pinned start, one frame and a
     question fit the window and these pages.
     """
     if reserve_tokens is None:
@@ -102,7 +102,7 @@ def plan_limits(
     start_pages, frame_pages = geometry.pages_for(num_start), geometry.pages_for(num_frame)
     reserve_pages = _reserve_pages(geometry, reserve_tokens)
     if num_pages is None:
-        num_pages = cache.counts.free
+        num_pages = cache.counts.available
     limits = Limits(
         cache,
         max_context_tokens,
@@ -132,6 +132,22 @@ def check_fits(cache: PageCache, needed: int, num_pages: int, what: str) -> None
 def _reserve_pages(geometry: KVGeometry, reserve_tokens: int) -> int:
     """A question and its answer are two segments: each may leave a page partly filled."""
     return geometry.pages_for(reserve_tokens) + 1
+
+
+def can_take(sequence: Sequence, limits: Limits, found: Entry) -> bool:
+    """Whether a segment that is in the pool already can join a live context as it is.
+
+    Nothing may have to leave for it. And since nobody gets pages by letting go what others hold
+    too, there must be as many pages left for every context to go on without the others.
+    """
+    num_pages = found.pages.size
+    spare = limits.cache.counts.available - limits.reserve_pages
+    return bool(
+        sequence.num_pages + num_pages <= limits.marks.high
+        and sequence.num_tokens + found.num_tokens + limits.reserve_tokens
+        <= limits.max_context_tokens
+        and num_pages * len(limits.cache.sequences) <= spare
+    )
 
 
 def segments_to_drop(
@@ -187,7 +203,8 @@ def _drop_for_pages(
     sequence: Sequence, rule: RetentionRule, limits: Limits, num_tokens: int
 ) -> NDArray[np.int64]:
     """As ``segments_to_drop``, as far as pages go."""
-    num_pages, free = limits.cache.geometry.pages_for(num_tokens), limits.cache.counts.free
+    num_pages = limits.cache.geometry.pages_for(num_tokens)
+    free = limits.cache.counts.available
     try:
         return choose_room(
             sequence,

@@ -25,7 +25,7 @@ from edgekv.executors import (
     vision_signature,
 )
 from edgekv.generate import Runner
-from edgekv.inputs import InputEncoder
+from edgekv.inputs import InputEncoder, model_identity
 from edgekv.memory import available_bytes
 from edgekv.saving import restore_context
 from edgekv.session import Session
@@ -33,6 +33,7 @@ from edgekv.trace.writer import DEFAULT_MAX_BYTES, TraceWriter
 
 # Activations of one prefill chunk and the graph's own bookkeeping, on top of weights and pool.
 WORKSPACE_BYTES = 64 * 2**20
+DEFAULT_ENCODER_CACHE_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ def load(
     kv_dtype: KVDtype | None = None,
     device: str = "auto",
     num_threads: int = 0,
+    share: bool = True,
+    encoder_cache: str | int = DEFAULT_ENCODER_CACHE_BYTES,
     trace: str | Path | None = None,
     trace_limit: str | int = DEFAULT_MAX_BYTES,
 ) -> Model:
@@ -78,6 +81,9 @@ def load(
 
     ``kv_budget`` is the bytes of the KV pool (``"64MiB"`` or a number); the pool never grows.
     ``kv_dtype`` is ``float16`` or ``float32``; None = what the bundle was exported for.
+    ``share`` lets sessions that began alike hold what they have in common once (docs/identity.md).
+    ``encoder_cache`` is the bytes kept of what the vision graph gave for the latest pictures, so
+    that a picture that comes again is not encoded again; 0 keeps none.
     ``device`` is ``auto``, ``cpu``, ``cuda`` or ``tensorrt``; ``num_threads`` 0 = one per core.
     ``trace`` is a file for the event log of the cache, as ``Model.trace`` writes it.
     Raises BundleError, BudgetError, ExecutorError, TraceError, or ValueError for an argument that
@@ -86,8 +92,9 @@ def load(
     chosen = choose_device(device)
     bundle = Bundle.open(path)
     geometry = bundle.geometry_for(kv_dtype)
+    encoder_cache_bytes = 0 if encoder_cache == 0 else parse_bytes(encoder_cache)
     need = estimate(bundle, kv_budget, kv_dtype)
-    _check_memory(bundle, need)
+    _check_memory(bundle, need, encoder_cache_bytes)
     manifest = bundle.manifest
     cache = PageCache(
         geometry,
@@ -95,6 +102,8 @@ def load(
         max_pages=manifest.max_context_tokens,  # one token a page at worst
         max_positions=manifest.max_context_tokens,
         shiftable=manifest.shiftable,
+        identity=repr(model_identity(bundle, geometry)).encode(),
+        share=share,
     )
     decoder = create_decoder(
         chosen,
@@ -110,7 +119,8 @@ def load(
         ),
     )
     vision = _load_vision(bundle, chosen, num_threads)
-    model = Model(bundle, chosen, Runner(decoder, cache), InputEncoder(bundle, vision))
+    inputs = InputEncoder(bundle, vision, encoder_cache_bytes=encoder_cache_bytes)
+    model = Model(bundle, chosen, Runner(decoder, cache), inputs)
     if trace is not None:
         try:
             model.trace(trace, limit=trace_limit)
@@ -132,12 +142,14 @@ def _load_vision(bundle: Bundle, device: Device, num_threads: int) -> VisionExec
     return create_vision(device, bundle.vision_path, num_threads=num_threads, signature=signature)
 
 
-def _check_memory(bundle: Bundle, need: Estimate) -> None:
-    """Refuse before taking anything when model, pool and workspace exceed what is available."""
+def _check_memory(bundle: Bundle, need: Estimate, encoder_cache_bytes: int) -> None:
+    """Refuse before taking anything when model, pool, workspace and the cache of encoder outputs
+    exceed what is available."""
     available = available_bytes()
-    if available is None or need.total_bytes <= available:
+    total = need.total_bytes + encoder_cache_bytes
+    if available is None or total <= available:
         return
-    fixed = need.total_bytes - need.pool_bytes
+    fixed = total - need.pool_bytes
     room = available - fixed
     advice = (
         f"a KV budget of {format_bytes(room)} would fit"
@@ -145,7 +157,7 @@ def _check_memory(bundle: Bundle, need: Estimate) -> None:
         else "this model does not fit at all"
     )
     raise BudgetError(
-        f"{bundle.manifest.name} needs {format_bytes(need.total_bytes)} ({format_bytes(fixed)} "
+        f"{bundle.manifest.name} needs {format_bytes(total)} ({format_bytes(fixed)} "
         f"model and workspace, {format_bytes(need.pool_bytes)} KV), {format_bytes(available)} are "
         f"available: {advice}"
     )

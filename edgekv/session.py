@@ -23,14 +23,16 @@ from numpy.typing import NDArray
 from edgekv.cache import Sequence
 from edgekv.cache.retention import retention_rule
 from edgekv.cache.segments import FRAME_CODE, checked_label
+from edgekv.cache.snapshot import IndexCounts
+from edgekv.encoder_cache import EncoderCacheStats
 from edgekv.errors import SessionError
 from edgekv.generate import Runner, draw_answer
-from edgekv.inputs import InputEncoder
-from edgekv.limits import check_fits, fit_question, num_frames, plan_limits
+from edgekv.inputs import InputEncoder, content_of
+from edgekv.limits import can_take, check_fits, fit_question, num_frames, plan_limits
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import SessionRecord, save_context
 from edgekv.sharing import Member
-from edgekv.types import Answer, Frame
+from edgekv.types import Answer, Frame, SegmentKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,13 @@ class SessionStats:
     pages_peak: int
     pool_bytes: int
     utilisation: float  # share of the live sequence's slots that hold a token
+    shared: IndexCounts  # of the model: segments found in the pool instead of computed
+    encoder_cache: EncoderCacheStats  # of the model: pictures not encoded again
+
+    @property
+    def pages_available(self) -> int:
+        """Pages that a context can have: free ones, and cached ones, which make way for it."""
+        return self.pages_free + self.pages_cached
 
 
 class Session:
@@ -94,17 +103,23 @@ class Session:
         )
         record = SessionRecord(retain, instructions, limits.reserve_tokens)
         with runner.lock:
-            runner.sharing.check_newcomer(limits)
-            if rule.needs_summaries:
-                runner.cache.summaries.keep()
-            member = Member(runner.cache.open(), rule, limits, priority, record)
-            runner.sharing.join(member)
+            sequence = runner.cache.open()
             try:
-                if start:
+                found = sequence.find("system", content_of(start))
+                if found is not None:
+                    sequence.take(found)
+                num_shared = sequence.num_pages - int(sequence.private_pages().sum())
+                runner.sharing.check_newcomer(limits, num_shared=num_shared)
+                if rule.needs_summaries:
+                    runner.cache.summaries.keep()
+                member = Member(sequence, rule, limits, priority, record)
+                runner.sharing.join(member)
+                if start and found is None:
                     with runner.sharing.room(member, len(start)):
-                        runner.feed(member.sequence, "system", inputs.embed(start))
+                        runner.feed(sequence, "system", inputs.embed(start))
+                    sequence.keep(content_of(start))
             except BaseException:
-                member.sequence.close()
+                sequence.close()
                 raise
         return cls(runner, inputs, member, record)
 
@@ -130,16 +145,19 @@ class Session:
                 )
             if not math.isfinite(frame.time_s):
                 raise ValueError(f"a frame's time must be finite, got {frame.time_s} s")
-            embeds = self._inputs.frame(frame)
+            picture = self._inputs.picture(frame)
+            # Only a context that can be found pays for the digest.
+            content = picture.digest if self._sequence.is_findable else None
+            index, time_s = frame.index, frame.time_s
+            with self._runner.lock:
+                if self._take("frame", content, index=index, time_s=time_s):
+                    self._count_frame(time_s)
+                    return
+            embeds = self._inputs.frame(picture)
             with self._append(len(embeds)):
-                self._runner.feed(
-                    self._sequence, "frame", embeds, index=frame.index, time_s=frame.time_s
-                )
-                if self._member.rule.needs_summaries:
-                    self._runner.sum_up(self._sequence, newest=1)
-                # Under the lock too, so that a save from another thread sees all of a frame.
-                self._record.last_time_s = frame.time_s
-                self._record.num_frames += 1
+                self._runner.feed(self._sequence, "frame", embeds, index=index, time_s=time_s)
+                self._keep(content)
+                self._count_frame(time_s)
 
     def say(self, text: str) -> None:
         """Add text to the live context; it leaves again as frames do.
@@ -149,8 +167,34 @@ class Session:
         """
         with self._change():
             ids = self._inputs.text_ids(text)
-            with self._append(len(ids)):
-                self._runner.feed(self._sequence, "text", self._inputs.embed(ids))
+            with self._runner.lock:
+                if not self._take("text", content_of(ids)):
+                    with self._append(len(ids)):
+                        self._runner.feed(self._sequence, "text", self._inputs.embed(ids))
+                        self._keep(content_of(ids))
+
+    def _take(
+        self, kind: SegmentKind, content: bytes | None, *, index: int = -1, time_s: float = math.nan
+    ) -> bool:
+        """Go on with a segment that the pool holds already, if it does and nothing must leave."""
+        self._check_open()
+        found = None if content is None else self._sequence.find(kind, content)
+        if found is None or not can_take(self._sequence, self._member.limits, found):
+            return False
+        self._sequence.take(found, index=index, time_s=time_s)
+        return True
+
+    def _keep(self, content: bytes | None) -> None:
+        """Let other contexts find the last segment, unless something left before it came."""
+        if content is not None:
+            self._sequence.keep(content)
+
+    def _count_frame(self, time_s: float) -> None:
+        """Under the lock that guards the frame, so that a save from another thread sees all."""
+        if self._member.rule.needs_summaries:
+            self._runner.sum_up(self._sequence, newest=1)
+        self._record.last_time_s = time_s
+        self._record.num_frames += 1
 
     @contextmanager
     def _append(self, num_tokens: int) -> Generator[None, None, None]:
@@ -301,6 +345,8 @@ class Session:
                 pages_peak=counts.peak,
                 pool_bytes=counts.num_pages * self._runner.cache.geometry.page_bytes,
                 utilisation=self._sequence.num_tokens / num_slots if num_slots else 1.0,
+                shared=self._runner.cache.index.counts,
+                encoder_cache=self._inputs.encoder_cache,
             )
 
     def close(self) -> None:

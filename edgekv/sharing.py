@@ -101,10 +101,13 @@ class Sharing:
         """Count a member in, until its sequence is closed."""
         self._members.append(member)
 
-    def check_newcomer(self, limits: Limits, *, num_pages: int | None = None) -> None:
+    def check_newcomer(
+        self, limits: Limits, *, num_pages: int | None = None, num_shared: int = 0
+    ) -> None:
         """Raise BudgetError unless a session with ``limits`` can be let in beside the others.
 
-        ``num_pages`` is what it holds at once, None: its pinned start and a frame.
+        ``num_pages`` is what it holds at once, None: its pinned start and a frame; others hold
+        ``num_shared`` of them too.
         """
         what = "the pinned start, one frame and a question"
         if num_pages is None:
@@ -112,7 +115,8 @@ class Sharing:
         else:
             what = "the context and a question"
         reserve = limits.reserve_pages
-        check_fits(self._cache, num_pages + reserve, self.most_pages(reserve), what)
+        needed = num_pages - num_shared + reserve
+        check_fits(self._cache, needed, self.most_pages(reserve), what)
 
     def most_pages(self, reserve_pages: int, member: Member | None = None) -> int:
         """Most pages that ``member`` (None: a newcomer) can have, a room for questions of
@@ -170,7 +174,7 @@ class Sharing:
     @contextmanager
     def _carried_out(self, plan: list[Leaving], num_pages: int) -> Generator[None, None, None]:
         """Drops what is planned; puts it back, if it can be kept so long, when the block fails."""
-        has_room = num_pages <= self._cache.counts.free
+        has_room = num_pages <= self._cache.counts.available
         kept = [leaving.member.sequence.fork() for leaving in plan] if has_room else []
         counts: list[int] = []
         try:
@@ -195,7 +199,7 @@ class Sharing:
             member.sequence, member.rule, limits, num_tokens, num_free=counts.num_pages
         )
         num_pages = self._cache.geometry.pages_for(num_tokens)
-        if num_pages > counts.free - self.reserve_pages:
+        if num_pages > counts.available - self.reserve_pages:
             return self._plan_for(member, num_pages, own)
         return [Leaving(member, own, rule_name(member.rule))] if own.size else []
 
@@ -222,7 +226,7 @@ class Sharing:
         promised = min(least + geometry.pages_for(num_wanted), member.limits.reserve_pages)
         plan: list[Leaving] = []
         for num_pages in (max(promised, least), least):
-            if num_pages <= self._cache.counts.free:
+            if num_pages <= self._cache.counts.available:
                 break
             try:
                 claim = _Claim(member, num_pages, joining=False, reserve=0)
@@ -233,7 +237,7 @@ class Sharing:
                     raise
         for leaving in plan:
             leaving.member.drop(leaving.ids, rule=leaving.rule)
-        left = self._cache.counts.free - least
+        left = self._cache.counts.available - least
         return max(min(num_wanted, left * geometry.page_size), 1)
 
     def _reclaim(self, claim: _Claim, own: NDArray[np.int64]) -> list[Leaving]:
@@ -253,7 +257,9 @@ class Sharing:
                     spare_newest=not mine,
                     leaving=own.tolist() if mine else (),
                 )
-        free = self._cache.counts.free - claim.reserve  # negative: the reserve is to be filled too
+        free = (
+            self._cache.counts.available - claim.reserve
+        )  # negative: the reserve is to be filled too
         freeable = free + collect(
             claim.num_pages - free,
             tuple(givers.values()),

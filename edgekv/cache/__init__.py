@@ -13,8 +13,9 @@ Typical use::
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
 from edgekv.cache.counters import ALLOCATION_BUCKETS_US, CacheCounters
+from edgekv.cache.identity import Entry, sha256
 from edgekv.cache.invariants import InvariantError, check
-from edgekv.cache.observer import CacheObserver, Removal
+from edgekv.cache.observer import CacheObserver, Removal, Sharing
 from edgekv.cache.page_cache import PageCache
 from edgekv.cache.segments import Segment, SegmentTable
 from edgekv.cache.sequence import Sequence
@@ -28,6 +29,7 @@ __all__ = [
     "CacheCounters",
     "CacheObserver",
     "CacheSnapshot",
+    "Entry",
     "InvariantError",
     "PageAllocator",
     "PageCache",
@@ -37,6 +39,8 @@ __all__ = [
     "SegmentTable",
     "Sequence",
     "SequenceState",
+    "Sharing",
     "Step",
     "check",
+    "sha256",
 ]

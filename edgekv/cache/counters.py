@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.observer import Removal
+from edgekv.cache.observer import Removal, Sharing
 
 if TYPE_CHECKING:
     from edgekv.cache.append import Append
@@ -73,3 +73,6 @@ class CacheCounters:
 
     def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:  # noqa: ARG002
         self.inserted_segments += segment_ids.size
+
+    def shared(self, how: Sharing, sequence: Sequence | None, pages: NDArray[np.int32]) -> None:
+        """Nothing: the index counts what it finds."""

@@ -21,6 +21,7 @@ def check(snapshot: CacheSnapshot) -> None:
     """Raise InvariantError unless every invariant holds."""
     check_states(snapshot.allocator)
     check_references(snapshot)
+    check_index(snapshot)
     for sequence in snapshot.sequences:
         check_partition(sequence, snapshot.page_size)
         check_positions(sequence, snapshot.shiftable)
@@ -34,16 +35,20 @@ def check_states(allocator: AllocatorSnapshot) -> None:
     _require(min(refs.min(), fences.min()) >= 0, "no count is negative")
     _require(counts.live == np.count_nonzero(refs), f"live pages are the held ones: {counts}")
     _require(
+        counts.cached == np.count_nonzero(allocator.kept & (refs == 0) & (fences == 0)),
+        f"cached pages are the kept ones that nobody holds or uses: {counts}",
+    )
+    _require(
         counts.in_flight == np.count_nonzero((refs == 0) & (fences > 0)),
         f"in-flight pages: {counts}",
     )
-    unused = np.flatnonzero((refs == 0) & (fences == 0))
+    unused = np.flatnonzero((refs == 0) & (fences == 0) & ~allocator.kept)
     _require(
         np.array_equal(np.sort(allocator.free), unused),
         "the free stack holds each unused page once",
     )
     _require(
-        counts.num_pages - counts.free <= counts.peak <= counts.num_pages,
+        counts.live + counts.in_flight <= counts.peak <= counts.num_pages,
         f"peak covers now: {counts}",
     )
     uses = np.zeros_like(fences)
@@ -68,6 +73,33 @@ def check_references(snapshot: CacheSnapshot) -> None:
         f"reference counts match the holders: pages {wrong[:5].tolist()} have"
         f" {snapshot.allocator.refs[wrong[:5]].tolist()}, held by {held[wrong[:5]].tolist()}",
     )
+
+
+def check_index(snapshot: CacheSnapshot) -> None:
+    """What can be found is kept, once, behind what can be found; and so are the first segments of
+    every sequence that is not private."""
+    kept = snapshot.allocator.kept
+    owners = np.zeros_like(snapshot.allocator.refs)
+    depths: dict[bytes, int] = {}
+    for entry in snapshot.entries:
+        owners[entry.pages] += 1
+        _require(
+            entry.depth == 1 + (0 if entry.parent is None else depths.get(entry.parent, -1)),
+            "what can be found stands behind what can be found",
+        )
+        depths[entry.key] = entry.depth
+    _require(np.array_equal(owners, kept), "a kept page belongs to one segment that can be found")
+    for sequence in snapshot.sequences:
+        pages = sequence.found_by
+        if pages is None:
+            continue
+        _require(
+            np.array_equal(sequence.page_table[: pages.size, ID], pages),
+            f"sequence {sequence.id} begins with the pages it is known by",
+        )
+        _require(bool(kept[pages].all()), f"sequence {sequence.id} is known by pages that are kept")
+        moved = sequence.page_table[:, SHIFT : SHIFT + sequence.next_position.size]
+        _require(not moved.any(), f"sequence {sequence.id} is private once something was dropped")
 
 
 def check_partition(sequence: SequenceSnapshot, page_size: int) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.append import Append
+from edgekv.cache.identity import Entry
 from edgekv.cache.segments import (
     FRAME_CODE,
     KIND_CODES,
@@ -94,6 +95,17 @@ class Layout:
         self.num_tokens += append.num_tokens
         self.next_position += append.advance
         return released
+
+    def join(self, entry: Entry, page_size: int, index: int, time_s: float) -> None:
+        """Count the tokens of a kept segment, in its pages, as the last segment."""
+        self.segments.push(entry.kind, index, time_s)
+        row = self.segments.last
+        row["num_pages"], row["num_tokens"] = entry.pages.size, entry.num_tokens
+        row["span"], row["uniform"] = entry.span, entry.uniform
+        self.table.stage(entry.pages, entry.num_tokens, page_size, self.next_position)
+        self.table.num_pages += entry.pages.size
+        self.num_tokens += entry.num_tokens
+        self.next_position += entry.span
 
     def drop(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
         """Forget the segments with ``ids`` (k > 0,): (n,) pages taken out."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edgekv.cache.step import Step
 
 Removal = Literal["drop", "truncate", "close"]
+Sharing = Literal["kept", "taken", "given up"]
 
 
 class CacheObserver(Protocol):
@@ -49,6 +50,11 @@ class CacheObserver(Protocol):
 
     def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:
         """Dropped segments (k,) came back, each to its old place, in pages of their own."""
+        ...
+
+    def shared(self, how: Sharing, sequence: Sequence | None, pages: NDArray[np.int32]) -> None:
+        """``pages`` (n,) can be found from now on, and are the last segment of ``sequence``; were
+        found and are its last segment now; or were given up, and no sequence is named."""
         ...
 
 
@@ -83,3 +89,7 @@ class Observers:
     def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:
         for observer in self.all:
             observer.inserted(sequence, segment_ids)
+
+    def shared(self, how: Sharing, sequence: Sequence | None, pages: NDArray[np.int32]) -> None:
+        for observer in self.all:
+            observer.shared(how, sequence, pages)

@@ -15,6 +15,7 @@ import numpy as np
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
 from edgekv.cache.counters import CacheCounters
+from edgekv.cache.identity import Digest, SegmentIndex, sha256
 from edgekv.cache.layout import Layout
 from edgekv.cache.observer import CacheObserver, Observers
 from edgekv.cache.pool import PoolState
@@ -32,6 +33,8 @@ class PageCache:
 
     ``max_pages`` bounds one sequence (default: the pool), ``max_positions`` is the model's longest
     context. ``shiftable=False`` declares learned absolute positions: nothing can be dropped then.
+    ``identity`` says which model the keys and values are of. ``share=False`` keeps nothing for
+    other contexts to find; ``digest`` makes the index's keys.
     """
 
     def __init__(
@@ -42,6 +45,9 @@ class PageCache:
         max_pages: int | None = None,
         max_positions: int | None = None,
         shiftable: bool = True,
+        identity: bytes = b"",
+        digest: Digest = sha256,
+        share: bool = True,
     ) -> None:
         if max_pages is not None and max_pages < 1:
             raise ValueError(f"max_pages must be at least 1, got {max_pages}")
@@ -50,9 +56,11 @@ class PageCache:
         self.geometry = geometry
         self.allocator = PageAllocator(num_pages)
         self.counters = CacheCounters()
+        self.index = SegmentIndex(self.allocator, identity=identity, digest=digest, share=share)
         self.summaries = FrameSummaries(geometry, num_pages)
         self._pool = PoolState(
             allocator=self.allocator,
+            index=self.index,
             observer=self.counters,
             geometry=geometry,
             summaries=self.summaries,
@@ -91,12 +99,13 @@ class PageCache:
 
     def open(self) -> Sequence:
         """An empty sequence. It holds its page-table row from now on, and no page yet."""
-        sequence = Sequence(self._pool, Layout(self._pool.max_pages, self._pool.num_axes))
+        layout = Layout(self._pool.max_pages, self._pool.num_axes)
+        sequence = Sequence(self._pool, layout, self.index.root)
         self._pool.observer.opened(sequence, None)
         return sequence
 
     def import_state(self, state: SequenceState) -> Sequence:
-        """A sequence that continues what ``Sequence.export_state`` gave, in free pages of its own.
+        """A sequence that continues what ``Sequence.export_state`` gave, in pages of its own.
 
         The caller puts what the pages held into ``sequence.table.page_ids``, in order. Raises
         ValueError for a state that no sequence of this cache can be in, ContextError and
@@ -114,14 +123,22 @@ class PageCache:
             max_positions=pool.max_positions,
             shiftable=pool.shiftable,
         )
-        if pool.max_pages < state.num_pages <= self.counts.free:
+        if pool.max_pages < state.num_pages <= self.counts.available:
             raise ContextError(
                 f"need {state.num_pages} pages, a sequence holds at most {pool.max_pages}"
             )
-        pages = self.allocator.allocate(state.num_pages)
-        sequence = Sequence(pool, Layout.from_state(state, pages, pool.max_pages))
+        pages = pool.allocate(state.num_pages)
+        sequence = Sequence(pool, Layout.from_state(state, pages, pool.max_pages), None)
         pool.observer.opened(sequence, None)
         return sequence
+
+    def stop_sharing(self) -> None:
+        """Make every context private and free what is cached: what the pages held is gone."""
+        for sequence in self.sequences:
+            sequence.make_private()
+        pages = self.index.clear()
+        if pages.size:
+            self._pool.observer.shared("given up", None, pages)
 
     def begin_step(self, appends: Collection[Append]) -> Step:
         """Tables for one decoder step over pending appends of different sequences of this cache."""
@@ -137,6 +154,7 @@ class PageCache:
             shiftable=self._pool.shiftable,
             allocator=self.allocator.snapshot(),
             sequences=tuple(sequence.snapshot() for sequence in self.sequences),
+            entries=self.index.snapshot(),
         )
 
     def utilisation(self) -> float:

@@ -1,4 +1,4 @@
-"""What the sequences of one pool share: the allocator, the limits, and the list of open ones.
+"""What the sequences of one pool share: allocator, index, limits, and the list of open ones.
 
 Owns: nothing of its own; it is how sequences reach what their ``PageCache`` owns.
 Guarantees: nothing but the observer is ever replaced. Does not know: what sequences do with it.
@@ -11,10 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgekv.cache.allocator import PageAllocator
+from edgekv.cache.identity import SegmentIndex
 from edgekv.cache.observer import CacheObserver
 from edgekv.cache.summaries import FrameSummaries
 from edgekv.config import KVGeometry
+from edgekv.errors import OutOfPagesError
 
 if TYPE_CHECKING:
     from edgekv.cache.sequence import Sequence
@@ -25,6 +30,7 @@ class PoolState:
     """What the sequences of one pool share."""
 
     allocator: PageAllocator
+    index: SegmentIndex
     geometry: KVGeometry
     summaries: FrameSummaries
     observer: CacheObserver
@@ -38,3 +44,15 @@ class PoolState:
     def num_axes(self) -> int:
         """Position axes that are counted: at least one, also in models without rotation."""
         return max(self.geometry.num_rope_axes, 1)
+
+    def allocate(self, num_pages: int) -> NDArray[np.int32]:
+        """Take pages, all or nothing: free ones, then cached ones, given up for it.
+
+        Raises OutOfPagesError when there are fewer; nothing is given up then.
+        """
+        missing = num_pages - self.allocator.num_free
+        if missing > self.allocator.num_cached:
+            raise OutOfPagesError(num_pages, self.allocator.counts.available)
+        if missing > 0:
+            self.observer.shared("given up", None, self.index.give_up(missing))
+        return self.allocator.allocate(num_pages)

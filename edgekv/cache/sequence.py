@@ -3,7 +3,8 @@
 Owns: one sequence's layout and the references it holds on pages, pending ones included.
 Guarantees: an operation that fails changes nothing; tokens of an append are invisible until its
     commit and an abort leaves no trace; a page never holds tokens of two segments; new tokens are
-    written at their current position, in pages with shift 0.
+    written at their current position, in pages with shift 0; what others can find is only what
+    nothing was dropped in front of, and is never written again.
 Does not know: what tokens are, which segments should leave, what executes a step.
 """
 
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.append import Append, Runs, limits_for, relative_positions, slots_for
+from edgekv.cache.identity import Entry
 from edgekv.cache.layout import Layout
 from edgekv.cache.pool import PoolState
 from edgekv.cache.segments import KIND_CODES, KINDS, Segment, SegmentTable, checked_label
@@ -48,11 +50,13 @@ _NO_IDS = np.empty(0, dtype=np.int64)
 class Sequence:
     """Tokens in pages. Made by a ``PageCache`` and by ``fork``; usable in a ``with`` block."""
 
-    def __init__(self, pool: PoolState, layout: Layout) -> None:
-        """Takes ``layout`` over, and with it one reference on each of its pages."""
+    def __init__(self, pool: PoolState, layout: Layout, found_by: Entry | None) -> None:
+        """Takes ``layout`` over, and with it one reference on each of its pages. ``found_by`` is
+        the entry of its last segment, None for a context that is private."""
         self._pool = pool
         self.id = next(pool.ids)
         self._layout = layout
+        self._found_by = found_by
         self._pending: Append | None = None
         self._closed = False
         pool.sequences[self.id] = self
@@ -109,7 +113,7 @@ class Sequence:
         return self._pool.summaries.of(self.table.page_ids[first], rows["kind"])
 
     def pages_needed(self, kind: SegmentKind, num_tokens: int, *, extend: bool = False) -> int:
-        """Free pages that ``append`` with the same arguments would take now."""
+        """Pages that ``append`` with the same arguments would take now."""
         tail = self._tail_for(kind, num_tokens, extend=extend, index=-1)
         return self._pool.geometry.pages_for(num_tokens - tail.num_tokens) + tail.copy
 
@@ -148,7 +152,7 @@ class Sequence:
         num_new = pool.geometry.pages_for(num_tokens - tail.num_tokens)
         self._check_room(num_new, absolute)
         began = perf_counter_ns()
-        taken = pool.allocator.allocate(num_new + tail.copy)
+        taken = pool.allocate(num_new + tail.copy)
         allocation_ns = perf_counter_ns() - began
         pages = taken[int(tail.copy) :]
         copy_page = int(taken[0]) if tail.copy else -1
@@ -180,6 +184,8 @@ class Sequence:
     def commit(self, append: Append) -> None:
         """The append's tokens are written: count them. Called by the step."""
         self._require_pending(append)
+        if append.extend and self._is_found:
+            self._found_by = None  # its last segment is not the one that is kept any more
         replaced = self._layout.grow(append)
         self._pool.summaries.forget(append.taken)
         if replaced.size:
@@ -200,9 +206,72 @@ class Sequence:
         """A child with the same tokens, sharing every page. A pending append stays the parent's."""
         self._require_open()
         self._pool.allocator.retain(self.table.page_ids)
-        child = Sequence(self._pool, self._layout.copy())
+        child = Sequence(self._pool, self._layout.copy(), self._found_by)
         self._pool.observer.opened(child, self)
         return child
+
+    @property
+    def is_findable(self) -> bool:
+        """Whether other contexts can find what this one holds, and this one what comes next."""
+        return self._is_found
+
+    def find(self, kind: SegmentKind, content: bytes) -> Entry | None:
+        """The segment of this content that some context of the pool, the same as this one up to
+        here, has computed: to ``take``. None when there is none, or this context is private."""
+        self._require_idle()
+        if self._found_by is None or not self._is_found:
+            return None
+        return self._pool.index.find(self._found_by, KIND_CODES[kind], content)
+
+    def take(self, entry: Entry, *, index: int = -1, time_s: float = float("nan")) -> None:
+        """Go on with a segment that ``find`` has just found, in the pages it is in."""
+        self._require_idle()
+        index, time_s = checked_label(index, time_s)
+        if entry.parent is not self._found_by or not self._is_found:
+            raise CacheError("a segment was found behind another context than this one")
+        self._pool.index.use(entry)
+        self._layout.join(entry, self._pool.geometry.page_size, index, time_s)
+        self._found_by = entry
+        self._pool.index.touch(self.table.page_ids)
+        self._pool.observer.shared("taken", self, entry.pages)
+
+    def keep(self, content: bytes) -> bool:
+        """Let others find the last segment, which holds ``content``: all that its keys and values
+        depend on beside what is in front of it. Nobody writes its pages from now on.
+
+        False when it cannot be found: the context is private, because something was dropped from
+        it, a segment was not kept, or another context has the place in the index.
+        """
+        self._require_idle()
+        parent = self._found_by
+        if parent is None or self.num_segments != parent.depth + 1:
+            return False
+        row = self._layout.segments.last
+        pages = self.table.page_ids[-int(row["num_pages"]) :].copy()
+        entry = self._pool.index.keep(
+            Entry(
+                parent=parent,
+                kind=int(row["kind"]),
+                content=content,
+                pages=pages,
+                num_tokens=int(row["num_tokens"]),
+                span=row["span"].copy(),
+                uniform=bool(row["uniform"]),
+                depth=parent.depth + 1,
+                end=self.num_tokens,
+            )
+        )
+        if entry is None:
+            return False
+        self._found_by = entry
+        self._pool.index.touch(self.table.page_ids)
+        self._pool.observer.shared("kept", self, pages)
+        return True
+
+    def make_private(self) -> None:
+        """Let nobody find what comes from now on, and find nothing: to be called by whatever makes
+        the context another than its segments' contents tell."""
+        self._found_by = None
 
     def drop(self, segment_ids: Iterable[int], *, rule: str = "") -> None:
         """Forget whole segments; what stands behind them moves up, no key is touched.
@@ -220,7 +289,9 @@ class Sequence:
             raise CacheError(
                 "this model's positions cannot be shifted, so no segment can be dropped"
             )
-        self._pool.allocator.release(self._layout.drop(ids))
+        released = self._layout.drop(ids)
+        self._found_by = None
+        self._pool.allocator.release(released)
         self._pool.observer.removed(self, "drop", ids, rule)
 
     def insert(self, state: SequenceState) -> NDArray[np.int32]:
@@ -241,7 +312,8 @@ class Sequence:
         self._layout.check_insertable(state, pool.geometry.page_size)
         span = state.segments["span"].sum(axis=0)
         self._check_room(state.num_pages, (self._layout.next_position + span - 1)[:, None])
-        pages = pool.allocator.allocate(state.num_pages)
+        pages = pool.allocate(state.num_pages)
+        self.make_private()
         pool.summaries.forget(pages)
         self._layout.insert(state, pages)
         pool.observer.inserted(self, state.segments["id"].copy())
@@ -258,6 +330,8 @@ class Sequence:
             raise ValueError(f"cannot keep {num_tokens} of {self.num_tokens} tokens")
         if num_tokens < self.num_tokens:
             self._pool.allocator.release(self._layout.truncate(num_tokens))
+            if self._found_by is not None and num_tokens < self._found_by.end:
+                self._found_by = None
             self._pool.observer.removed(self, "truncate", _NO_IDS, "")
 
     def close(self) -> None:
@@ -266,7 +340,10 @@ class Sequence:
             return
         if self._pending is not None:
             self.abort(self._pending)
+        if self._found_by is not None:
+            self._pool.index.touch(self._found_by.path_pages())
         self._pool.allocator.release(self._layout.clear())
+        self._found_by = None
         self._closed = True
         del self._pool.sequences[self.id]
         self._pool.observer.removed(self, "close", _NO_IDS, "")
@@ -286,6 +363,7 @@ class Sequence:
             page_table=frozen(self.table.rows),
             segments=frozen(self._layout.segments.rows),
             pending_pages=frozen(pending),
+            found_by=frozen(self._found_by.path_pages()) if self._found_by is not None else None,
         )
 
     def __enter__(self) -> Self:
@@ -298,6 +376,11 @@ class Sequence:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def _is_found(self) -> bool:
+        """Whether the last segment is the one that the index knows this context by."""
+        return self._found_by is not None and self._found_by.depth == self.num_segments
 
     def _tail_for(self, kind: str, num_tokens: int, *, extend: bool, index: int) -> Tail:
         """What an append can put into the last page."""
@@ -330,7 +413,7 @@ class Sequence:
     def _check_room(self, num_new: int, positions: NDArray[np.int64]) -> None:
         pool = self._pool
         # A pool that has too few pages is the allocator's error, also for the only sequence in it.
-        if pool.max_pages - self.num_pages < num_new <= pool.allocator.num_free:
+        if pool.max_pages - self.num_pages < num_new <= pool.allocator.counts.available:
             held = f"the sequence holds {self.num_pages} of at most {pool.max_pages}"
             raise ContextError(f"need {num_new} more pages, {held}")
         if pool.max_positions is not None and (last := int(positions.max())) >= pool.max_positions:

@@ -32,7 +32,23 @@ class PageCounts:
     live: int
     cached: int
     in_flight: int
-    peak: int  # most pages that were not free at any one time
+    peak: int  # most pages that were live or in flight at any one time
+
+    @property
+    def available(self) -> int:
+        """Pages that an allocation can have: free ones, and cached ones given up for it."""
+        return self.free + self.cached
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCounts:
+    """What came of looking for segments by content, since the cache was made."""
+
+    segments: int  # that can be found now
+    hits: int  # segments taken instead of computed
+    misses: int  # segments computed that were looked for
+    collisions: int  # digests that led to other content, which was not used
+    given_up: int  # segments forgotten for the pages they were cached in
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +59,7 @@ class AllocatorSnapshot:
     free: NDArray[np.int32]  # (free,) the free stack, top first
     refs: NDArray[np.int32]  # (num_pages,) holders
     fences: NDArray[np.int32]  # (num_pages,) uses by steps in flight
+    kept: NDArray[np.bool_]  # (num_pages,) can be found by what they hold
     steps: tuple[NDArray[np.int32], ...]  # rows of pages that steps in flight use
 
 
@@ -57,6 +74,18 @@ class SequenceSnapshot:
     page_table: NDArray[np.int32]
     segments: NDArray[np.void]  # (num_segments,) fields as in segment_dtype
     pending_pages: NDArray[np.int32]  # (k,) pages that a pending append holds
+    # (n,) pages of the first segments, through which what follows can be found; None: private
+    found_by: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EntrySnapshot:
+    """A segment that can be found, at one moment."""
+
+    key: bytes
+    parent: bytes | None  # key of the segment in front of it, None = it is the first
+    depth: int  # 1 = the first of its context
+    pages: NDArray[np.int32]  # (n,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,3 +96,4 @@ class CacheSnapshot:
     shiftable: bool
     allocator: AllocatorSnapshot
     sequences: tuple[SequenceSnapshot, ...]  # open ones, in the order they were opened
+    entries: tuple[EntrySnapshot, ...]  # parents first

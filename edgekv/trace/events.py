@@ -99,6 +99,33 @@ class Counted(NamedTuple):
     peak: int
 
 
+class Kept(NamedTuple):
+    """The last segment of ``sequence`` can be found by other contexts from now on."""
+
+    at_us: int
+    sequence: int  # -1 = these pages could be found before this log, or this part of it
+    pages: tuple[int, ...]
+
+
+class Taken(NamedTuple):
+    """The sequence goes on with a segment that was found, in the pages it is in."""
+
+    at_us: int
+    sequence: int
+    kind: int  # index into KINDS
+    num_tokens: int
+    frame: int  # frame number, -1 = none
+    time_s: float  # stream time, NaN = none
+    pages: tuple[int, ...]
+
+
+class GivenUp(NamedTuple):
+    """These pages cannot be found any more; those that nobody held are free."""
+
+    at_us: int
+    pages: tuple[int, ...]
+
+
 class HeldSegment(NamedTuple):
     """A segment that was there before the log. A = max(rope axes, 1) position axes."""
 
@@ -147,4 +174,7 @@ Event = (
     | Counted
     | Held
     | Inserted
+    | Kept
+    | Taken
+    | GivenUp
 )

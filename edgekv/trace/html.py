@@ -71,6 +71,7 @@ def _data(view: View, words: Words) -> dict[str, Any]:
         "lives": _lives(view, shown),
         "levels": {
             "used": _packed("i4", view.pages_used),
+            "cached": _packed("i4", view.pages_cached),
             "flight": _packed("i4", view.pages_in_flight),
             "share": _packed("f4", view.utilisation),
             "left": _packed("i4", view.frames_left),

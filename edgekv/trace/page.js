@@ -11,7 +11,7 @@
   for (const [into, from] of [[runs, data.runs], [lives, data.lives], [levels, data.levels], [bars, data.bars]])
     for (const key in from) into[key] = array(from[key]);
   const C = data.columns, R = data.rows, begin = data.begin, end = data.end;
-  const kinds = ["system", "frame", "text", "answer"];
+  const kinds = ["system", "frame", "text", "answer", "cached"];
   const plot = document.getElementById("plot"), tip = document.getElementById("tip");
   const picture = document.getElementById("picture"), cross = document.getElementById("cross");
   const pad = { left: 66, right: 14 };
@@ -60,7 +60,7 @@
     layout();
     const style = getComputedStyle(document.documentElement);
     for (const name of ["bg", "ink", "muted", "grid", "free", "system", "frame-new", "frame-old", "text",
-      "answer", "evict", "level", "flight", "line"]) color[name] = style.getPropertyValue(`--${name}`).trim();
+      "answer", "cached", "evict", "level", "flight", "line"]) color[name] = style.getPropertyValue(`--${name}`).trim();
     const g = prepare(picture);
     prepare(cross);
     const font = getComputedStyle(document.body).fontFamily;
@@ -136,6 +136,7 @@
       if (data.lanes > 1 || !data.questions) label(g, "live", p.y + h / 2);
     },
     used(g, p) {
+      area(g, p, levels.used.map((used, c) => used + levels.cached[c]), data.pages, color.cached);
       area(g, p, levels.used, data.pages, color.level);
       area(g, p, levels.flight, data.pages, color.flight);
       label(g, String(data.pages), p.y + 6);
@@ -228,7 +229,7 @@
     if (y >= map.y && y < map.y + map.h) lines.push(...cell(Math.floor(((y - map.y) / map.h) * R), c));
     else if (y >= lanes.y && y < lanes.y + lanes.h) lines.push(...bar(Math.floor(((y - lanes.y) / lanes.h) * data.lanes), x));
     else {
-      lines.push(`${levels.used[c]} of ${many(data.pages, "page")} in use, ${levels.flight[c]} in flight`);
+      lines.push(`${levels.used[c]} of ${many(data.pages, "page")} in use, ${levels.flight[c]} in flight, ${levels.cached[c]} cached`);
       lines.push(`utilisation ${(levels.share[c] * 100).toFixed(1)} %`);
       if (levels.left[c]) lines.push(`${many(levels.left[c], "frame")} evicted here`);
       if (levels.p50[c] >= 0) lines.push(`allocation ${levels.p50[c].toFixed(1)} µs, 99 % within ${levels.p99[c].toFixed(1)} µs`);
@@ -247,6 +248,7 @@
     for (let i = 0; i < runs.row.length; i++) {
       if (runs.row[i] !== row || c < runs.start[i] || c >= runs.stop[i]) continue;
       const l = runs.life[i], kind = kinds[lives.kind[l]];
+      if (kind === "cached") return [`${page}: cached, held by nobody, found if the same comes again`];
       const name = kind === "frame" && lives.index[l] >= 0 ? `frame ${lives.index[l]}` : kind;
       const out = [`${page}: ${name}`];
       if (lives.time[l] >= 0) out.push(`shown at ${clock(lives.time[l])}`);

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from edgekv.trace.events import ANSWER, FRAME, SYSTEM, TEXT
+from edgekv.trace.timeline import CACHED
 from edgekv.trace.view import View, share_floor, typical_life_s
 from edgekv.trace.words import Words, axis_ticks
 
@@ -24,6 +25,7 @@ _WHITE, _INK, _MUTED, _GRID, _FREE = "#ffffff", "#1b1c1e", "#62666c", "#d9dad6",
 _EVICT, _LEVEL, _FLIGHT, _LINE, _FORK = "#cc3d22", "#7d93b5", "#d9822b", "#22764f", "#d9822b"
 _KINDS = {SYSTEM: (89, 98, 115), FRAME: (27, 92, 203), TEXT: (227, 154, 0), ANSWER: (196, 38, 127)}
 _OLD_FRAME = (189, 210, 244)
+_CACHED = (168, 205, 178)
 
 
 def picture_png(view: View, words: Words) -> bytes:
@@ -114,6 +116,7 @@ class _Picture:
     def _used(self, y: int, high: int) -> None:
         num_pages = self._view.timeline.num_pages
         for values, fill in (
+            (self._view.pages_used + self._view.pages_cached, _CACHED),
             (self._view.pages_used, _LEVEL),
             (self._view.pages_in_flight, _FLIGHT),
         ):
@@ -168,6 +171,7 @@ class _Picture:
             ("frame, from just arrived to about to leave", None),
             ("text of a question", _KINDS[TEXT]),
             ("answer", _KINDS[ANSWER]),
+            ("cached", _CACHED),
             ("free", _FREE),
             ("frames evicted", _EVICT),
         )
@@ -217,14 +221,15 @@ def _map_pixels(view: View) -> NDArray[np.uint8]:
     life_s = max(typical_life_s(view), 1e-9)
     starts = runs.start * _INNER // view.num_columns
     stops = np.maximum(runs.stop * _INNER // view.num_columns, starts + 1)
-    asked = kinds[runs.life] >= TEXT
+    asked = np.isin(kinds[runs.life], (TEXT, ANSWER))
     stops = np.where(asked, np.maximum(stops, np.minimum(starts + 2, _INNER)), stops)
     for k in np.argsort(asked, kind="stable"):
         life, row, start, stop = runs.life[k], runs.row[k], starts[k], stops[k]
         if kinds[life] == FRAME:
             colours[row, start:stop] = _mixed((seconds[start:stop] - came[life]) / life_s)
         else:
-            colours[row, start:stop] = _KINDS[int(kinds[life])]
+            kind = int(kinds[life])
+            colours[row, start:stop] = _CACHED if kind == CACHED else _KINDS[kind]
     return colours
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edgekv.errors import TraceError
 from edgekv.trace.codec import MAX_HEADER_BYTES, Header, Incomplete, unframe_record, unpack_header
-from edgekv.trace.events import Event, Held
+from edgekv.trace.events import Event, Held, Kept
 from edgekv.trace.records import RecordReader
 
 
@@ -40,7 +40,7 @@ class TraceLog:
         for number, (path, header) in enumerate(self.parts):
             for event in self._part(path, header, last=number == len(self.parts) - 1):
                 # A later part repeats what the earlier one has told already.
-                if number == 0 or not (isinstance(event, Held) and event.origin == "carried"):
+                if number == 0 or not _is_carried(event):
                     yield event
 
     def _part(self, path: Path, header: Header, *, last: bool) -> Iterator[Event]:
@@ -64,6 +64,13 @@ class TraceLog:
             except ValueError as error:
                 raise TraceError(f"{path}: damaged at byte {at}: {error}") from None
             at = after
+
+
+def _is_carried(event: Event) -> bool:
+    """Whether an event only says what was so when its part began."""
+    if isinstance(event, Held):
+        return event.origin == "carried"
+    return isinstance(event, Kept) and event.sequence < 0
 
 
 def read_log(path: str | Path) -> TraceLog:

@@ -15,22 +15,25 @@ from edgekv.trace.events import (
     Counted,
     Dropped,
     Event,
+    GivenUp,
     Held,
     HeldSegment,
     Inserted,
+    Kept,
     Opened,
     Origin,
     Planned,
     Settled,
     StepBegun,
     StepEnded,
+    Taken,
     Truncated,
 )
 
 NAME, OPEN, FORK, PLAN, COMMIT, ABORT, BEGIN, END, WRITE, DROP, CUT, CLOSE, COUNT, HELD = range(
     1, 15
 )
-INSERT = 16
+KEEP, INSERT, TAKE, GIVE_UP = range(15, 19)
 _EXTEND, _INDEX, _TIME, _ADVANCE, _COPY = 4, 8, 16, 32, 64  # flags beside the kind, in bits 0 and 1
 _TENTH_NS = 100
 MAX_AXES = 4  # position axes of any model
@@ -95,6 +98,23 @@ class RecordWriter:
     def begin(self, event: StepBegun) -> bytearray:
         out = self.head(BEGIN, event.at_us, event.step)
         put_ids(out, event.sequences)
+        return out
+
+    def keep(self, event: Kept) -> bytearray:
+        out = self.head(KEEP, event.at_us, event.sequence + 1)
+        put_ids(out, event.pages)
+        return out
+
+    def take(self, event: Taken) -> bytearray:
+        out = self.head(TAKE, event.at_us, event.sequence, event.kind, event.num_tokens)
+        put_signed(out, event.frame)
+        put_float(out, event.time_s)
+        put_ids(out, event.pages)
+        return out
+
+    def give_up(self, event: GivenUp) -> bytearray:
+        out = self.head(GIVE_UP, event.at_us)
+        put_ids(out, event.pages)
         return out
 
     def held(self, event: Held) -> bytearray:
@@ -180,6 +200,15 @@ class RecordReader:
             return self._held(fields)
         if tag == INSERT:
             return Inserted(now, number(), self._segments(fields))
+        return self._sharing(tag, fields)
+
+    def _sharing(self, tag: int, fields: Fields) -> Event:
+        if tag == KEEP:
+            return Kept(self._now_us, fields.number() - 1, fields.ids())
+        if tag == TAKE:
+            return self._take(fields)
+        if tag == GIVE_UP:
+            return GivenUp(self._now_us, fields.ids())
         raise ValueError(f"a record is of kind {tag}, which this format does not have")
 
     def _plan(self, fields: Fields) -> Planned:
@@ -207,6 +236,13 @@ class RecordReader:
         if name >= len(self._names):
             raise ValueError(f"a record uses name {name}, which was not given")
         return Dropped(self._now_us, sequence, self._names[name], fields.ids())
+
+    def _take(self, fields: Fields) -> Taken:
+        sequence, kind, num_tokens = fields.numbers(3)
+        if kind >= len(KINDS):
+            raise ValueError(f"a segment is of kind {kind}, which this format does not have")
+        frame, time_s = fields.signed(), fields.float()
+        return Taken(self._now_us, sequence, kind, num_tokens, frame, time_s, fields.ids())
 
     def _held(self, fields: Fields) -> Held:
         sequence, restored, next_segment = fields.numbers(3)

@@ -1,8 +1,9 @@
 """Runs a log through a fresh cache and compares every decision with what the log says.
 
 Guarantees: what is compared are the pages each append takes and replaces, what is left by each
-    drop and truncation, which segments a rule without summaries chooses, and the counts; the first
-    difference ends the replay and is told in one line.
+    drop and truncation, which segments a rule without summaries chooses, which cached pages are
+    given up, what is found, and the counts; the first difference ends the replay and is told in one
+    line.
 Does not know: pools. Rules that read keys cannot decide again; their drops are taken as logged and
     counted.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgekv.cache import PageCache, Sequence, SequenceState
 from edgekv.cache.retention import retention_rule, retention_rules
@@ -23,14 +25,17 @@ from edgekv.trace.events import (
     Counted,
     Dropped,
     Event,
+    GivenUp,
     Held,
     HeldSegment,
     Inserted,
+    Kept,
     Opened,
     Planned,
     Settled,
     StepBegun,
     StepEnded,
+    Taken,
     Truncated,
 )
 from edgekv.trace.reader import TraceLog
@@ -95,6 +100,10 @@ class _Replay:
             max_positions=header.max_positions,
             shiftable=header.shiftable,
         )
+        self._given_up: list[int] = []  # pages, as logged, for what is taken next
+        # The log does not say what segments hold: any content of its own will do for each.
+        self._contents: dict[int, bytes] = {}  # by first page
+        self._num_kept = 0
         self._path = log.path
         self._axes = max(header.geometry.num_rope_axes, 1)
         self._sequences: dict[int, Sequence] = {}
@@ -133,7 +142,7 @@ class _Replay:
             self._rare(event)
 
     def _plan(self, event: Planned) -> None:
-        sequence = self._sequences[event.sequence]
+        sequence, kept = self._sequences[event.sequence], self._kept_pages()
         positions = np.zeros((self._axes, event.num_tokens), np.int64) if event.advance else None
         append = sequence.append(
             KINDS[event.kind],
@@ -145,6 +154,7 @@ class _Replay:
             time_s=event.time_s,
         )
         self.num_appends += 1
+        self._compare_given_up(kept)
         _same("pages taken", event.pages, tuple(append.taken.tolist()))
         _same("tokens in the last page", event.tail_tokens, append.tail_tokens)
         _same("copy of the last page", event.copies, append.copy_page >= 0)
@@ -164,9 +174,40 @@ class _Replay:
         sequence.drop(event.segments, rule=event.rule)
 
     def _insert(self, event: Inserted) -> None:
-        sequence = self._sequences[event.sequence]
+        sequence, kept = self._sequences[event.sequence], self._kept_pages()
         pages = sequence.insert(state_of(event.segments, event.segments[-1].id + 1, self._axes))
+        self._compare_given_up(kept)
         _same("pages taken", sum((held.pages for held in event.segments), ()), tuple(pages))
+
+    def _kept_pages(self) -> NDArray[np.bool_]:
+        """(num_pages,) which pages can be found now."""
+        allocator = self._cache.allocator
+        return allocator.is_kept(np.arange(allocator.num_pages, dtype=np.int32))
+
+    def _compare_given_up(self, kept: NDArray[np.bool_]) -> None:
+        """Pages were taken, and before that ``kept`` ones could be found: the same left for it."""
+        now = np.flatnonzero(kept & ~self._kept_pages()).tolist()
+        _same("pages given up", sorted(self._given_up), now)
+        self._given_up.clear()
+
+    def _share(self, event: Kept | Taken) -> None:
+        if event.sequence < 0:
+            raise TraceError(
+                f"{self._path}: pages were kept before the log; only a log of everything can be "
+                "replayed"
+            )
+        sequence = self._sequences[event.sequence]
+        if isinstance(event, Kept):
+            self._num_kept += 1
+            content = self._contents.setdefault(event.pages[0], str(self._num_kept).encode())
+            if not sequence.keep(content):
+                raise _Difference(f"the last segment of sequence {event.sequence} cannot be kept")
+            return
+        found = sequence.find(KINDS[event.kind], self._contents.get(event.pages[0], b""))
+        if found is None:
+            raise _Difference(f"sequence {event.sequence} does not find what the log says")
+        _same("pages found", event.pages, tuple(found.pages.tolist()))
+        sequence.take(found, index=event.frame, time_s=event.time_s)
 
     def _count(self, event: Counted) -> None:
         counts = self._cache.counts
@@ -183,6 +224,12 @@ class _Replay:
             if event.step not in self._steps:
                 raise _Difference(f"step {event.step} was never begun")
             self._cache.allocator.end_step(self._steps.pop(event.step))
+        elif isinstance(event, Kept | Taken):
+            self._share(event)
+        elif isinstance(event, GivenUp):
+            self._given_up += event.pages
+            for page in event.pages:
+                self._contents.pop(page, None)
         elif isinstance(event, Held):
             self._hold(event)
 
@@ -197,9 +244,11 @@ class _Replay:
             self._sequences[event.sequence] = self._cache.open()
             return
         self._sequences.pop(event.sequence).close()  # opened, and filled at once
+        kept = self._kept_pages()
         restored = self._cache.import_state(
             state_of(event.segments, event.next_segment, self._axes)
         )
+        self._compare_given_up(kept)
         self._sequences[event.sequence] = restored
         logged = tuple(page for segment in event.segments for page in segment.pages)
         _same("pages taken", logged, tuple(restored.table.page_ids.tolist()))

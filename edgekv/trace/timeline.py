@@ -22,18 +22,22 @@ from edgekv.trace.events import (
     Counted,
     Dropped,
     Event,
+    GivenUp,
     Held,
     HeldSegment,
     Inserted,
+    Kept,
     Opened,
     Planned,
     Settled,
     StepBegun,
     StepEnded,
+    Taken,
     Truncated,
 )
 from edgekv.trace.reader import TraceLog
 
+CACHED = 4  # what a page holds, beside the kinds of segments: one that was, and can be found
 STILL, DROPPED, CUT, CLOSED, ABORTED = range(5)  # how a segment ended
 ENDS = ("still there", "dropped", "cut off", "its sequence closed", "its append aborted")
 
@@ -147,13 +151,15 @@ class Timeline:
         self.lives, self.spans = Lives(), Spans()
         self.sequences: dict[int, SequenceLife] = {}
         self.drops: list[Drop] = []
-        # One entry an event: time, pages free and in flight, tokens in live pages.
+        # One entry an event: time, pages free, cached and in flight, tokens in live pages.
         self.at_us, self.free, self.in_flight = array("q"), array("q"), array("q")
+        self.cached = array("q")
         self.tokens = array("q")
         self.planned_us, self.allocation_us = array("q"), array("d")
         self.num_committed_tokens = [0, 0, 0, 0]  # by kind
         self.num_aborted = 0
         self.num_recalled = 0  # frames that came back to a context that had let them go
+        self.num_taken = 0  # segments that were found
         self.frames_us, self.frames_s = array("q"), array("d")  # frames' stream times
         self.most_frames = 0  # that one sequence held
         self.peak = 0
@@ -166,6 +172,9 @@ class Timeline:
         self._num_free, self._num_in_flight, self._num_tokens = self.num_pages, 0, 0
         self._steps: dict[int, list[int]] = {}
         self._waiting: set[int] = set()  # pages in flight
+        self._kept: set[int] = set()  # pages that can be found
+        self._cached: set[int] = set()  # those that nobody holds
+        self._cached_life = -1  # the one life of all cached pages, made when there is the first
 
     def feed(self, event: Event) -> None:
         """Take in the next event. ValueError, KeyError or IndexError when it cannot be."""
@@ -184,28 +193,28 @@ class Timeline:
             self.sequences[event.sequence].closed_us = now
         elif isinstance(event, Truncated):
             self._truncate(event)
-        elif isinstance(event, StepBegun):
-            contexts = [self._contexts[number] for number in event.sequences]
-            self._steps[event.step] = [page for c in contexts for page in c.pages()]
-        elif isinstance(event, StepEnded):
-            self._end_step(event)
+        elif isinstance(event, StepBegun | StepEnded):
+            self._step(event)
         elif isinstance(event, Held | Inserted):
             self._come_in(event)
+        elif isinstance(event, Kept | Taken | GivenUp):
+            self._share(event)
         elif isinstance(event, Counted):
             self.peak = max(self.peak, event.peak)
             return
-        used = self.num_pages - self._num_free
+        used = self.num_pages - self._num_free - len(self._cached)
         if used > self.peak:
             self.peak = used
         self.at_us.append(now)
         self.free.append(self._num_free)
+        self.cached.append(len(self._cached))
         self.in_flight.append(self._num_in_flight)
         self.tokens.append(self._num_tokens)
 
     def finish(self) -> None:
         """Close what is still open at the end of the log."""
         for page, span in enumerate(self._span):
-            if span >= 0 and (self._refs[page] or page in self._waiting):
+            if span >= 0 and (self._refs[page] or page in self._waiting | self._cached):
                 self.spans.to_us[span] = self.end_us
 
     # -- events -----------------------------------------------------------------------------------
@@ -255,8 +264,6 @@ class Timeline:
         for held in event.segments:
             life = self._life_of(held, event.sequence, event.at_us)
             for page, valid in zip(held.pages, held.valid, strict=True):
-                if self._refs[page]:
-                    raise ValueError(f"page {page} is taken twice")
                 self._take(page, life, event.at_us)
                 self._fill(page, valid)
             context.segments.append(_Segment(held.id, life, held.pages))
@@ -281,8 +288,6 @@ class Timeline:
                 event.kind, event.sequence, event.frame, event.time_s, event.at_us
             )
         for page in event.pages:
-            if self._refs[page]:
-                raise ValueError(f"page {page} is taken twice")
             self._take(page, life, event.at_us)
         context.pending = (event, life)
         self.planned_us.append(event.at_us)
@@ -337,12 +342,17 @@ class Timeline:
             return
         sequence.num_text += plan.kind == TEXT
         if plan.kind == FRAME:
-            sequence.num_frames += 1
-            context.num_frames += 1
-            self.most_frames = max(self.most_frames, context.num_frames)
-            if plan.time_s == plan.time_s:
-                self.frames_us.append(plan.at_us)
-                self.frames_s.append(plan.time_s)
+            self._note_frame(sequence, context, plan.at_us, plan.time_s)
+
+    def _note_frame(
+        self, sequence: SequenceLife, context: _Context, at_us: int, time_s: float
+    ) -> None:
+        sequence.num_frames += 1
+        context.num_frames += 1
+        self.most_frames = max(self.most_frames, context.num_frames)
+        if time_s == time_s:
+            self.frames_us.append(at_us)
+            self.frames_s.append(time_s)
 
     def _frames(self, segments: list[_Segment]) -> int:
         return sum(self.lives.kind[segment.life] == FRAME for segment in segments)
@@ -378,7 +388,11 @@ class Timeline:
         context.segments = kept
         context.num_frames = self._frames(kept)
 
-    def _end_step(self, event: StepEnded) -> None:
+    def _step(self, event: StepBegun | StepEnded) -> None:
+        if isinstance(event, StepBegun):
+            contexts = [self._contexts[number] for number in event.sequences]
+            self._steps[event.step] = [page for c in contexts for page in c.pages()]
+            return
         pages = self._steps.pop(event.step)
         for page in self._waiting.intersection(pages):
             if not any(page in others for others in self._steps.values()):
@@ -386,11 +400,86 @@ class Timeline:
                 self._num_in_flight -= 1
                 self._free(page, event.at_us)
 
+    def _share(self, event: Kept | Taken | GivenUp) -> None:
+        if isinstance(event, Kept):
+            self._keep(event)
+        elif isinstance(event, Taken):
+            self._find(event)
+        else:
+            self._give_up(event)
+
+    def _keep(self, event: Kept) -> None:
+        self._kept.update(event.pages)
+        if event.sequence < 0:
+            for page in event.pages:
+                if not self._refs[page]:
+                    self._num_free -= 1
+                    self._cache(page, event.at_us)
+
+    def _find(self, event: Taken) -> None:
+        context, first = self._contexts[event.sequence], event.pages[0]
+        if self._refs[first] or first in self._waiting:
+            life = self.spans.life[self._span[first]]
+        else:
+            life = self.lives.add(
+                event.kind, event.sequence, event.frame, event.time_s, event.at_us
+            )
+            self.lives.num_tokens[life] = event.num_tokens
+            self.lives.num_pages[life] = len(event.pages)
+        left = event.num_tokens
+        for page in event.pages:
+            if self._refs[page]:
+                self._refs[page] += 1
+            else:
+                self._revive(page, life, event.at_us)
+                self._fill(page, min(left, self.page_size))
+            left -= self.page_size
+        context.segments.append(_Segment(context.next_id, life, event.pages))
+        context.next_id += 1
+        self.num_taken += 1
+        sequence = self.sequences[event.sequence]
+        sequence.last_us = event.at_us
+        sequence.num_text += event.kind == TEXT
+        if event.kind == FRAME:
+            self._note_frame(sequence, context, event.at_us, event.time_s)
+
+    def _give_up(self, event: GivenUp) -> None:
+        for page in event.pages:
+            self._kept.discard(page)
+            if page in self._cached:
+                self._cached.discard(page)
+                self.spans.to_us[self._span[page]] = event.at_us
+                self._num_free += 1
+
     # -- pages ------------------------------------------------------------------------------------
 
     def _take(self, page: int, life: int, now: int) -> None:
+        if self._refs[page] or page in self._cached:
+            raise ValueError(f"page {page} is taken twice")
         self._refs[page] = 1
         self._num_free -= 1
+        self._begin_span(page, life, now)
+
+    def _revive(self, page: int, life: int, now: int) -> None:
+        """Somebody holds a page again that nobody held."""
+        self._refs[page] = 1
+        if page in self._waiting:
+            self._waiting.discard(page)
+            self._num_in_flight -= 1
+        elif page in self._cached:
+            self._cached.discard(page)
+            self.spans.to_us[self._span[page]] = now
+            self._begin_span(page, life, now)
+        else:
+            raise ValueError(f"page {page} is found, but it is free")
+
+    def _cache(self, page: int, now: int) -> None:
+        if self._cached_life < 0:
+            self._cached_life = self.lives.add(CACHED, -1, -1, float("nan"), now)
+        self._cached.add(page)
+        self._begin_span(page, self._cached_life, now)
+
+    def _begin_span(self, page: int, life: int, now: int) -> None:
         self._span[page] = len(self.spans.page)
         self.spans.page.append(page)
         self.spans.life.append(life)
@@ -418,7 +507,10 @@ class Timeline:
 
     def _free(self, page: int, now: int) -> None:
         self.spans.to_us[self._span[page]] = now
-        self._num_free += 1
+        if page in self._kept:
+            self._cache(page, now)
+        else:
+            self._num_free += 1
 
     def _leave(self, segments: list[_Segment], now: int, end: int, sequence: int) -> None:
         for segment in segments:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgekv.trace.clock import StreamClock, stream_clock
 from edgekv.trace.events import ANSWER, FRAME, TEXT
-from edgekv.trace.timeline import DROPPED, Timeline
+from edgekv.trace.timeline import CACHED, DROPPED, Timeline
 
 MAX_COLUMNS, MAX_ROWS, MAX_CELLS = 1600, 512, 300_000
 MAX_BARS = 3000  # bars of sequences; more are merged
@@ -53,7 +53,8 @@ class View:
     num_columns: int
     num_rows: int
     runs: Runs
-    pages_used: NDArray[np.int64]  # (C,) most pages not free in the column
+    pages_used: NDArray[np.int64]  # (C,) most pages live or in flight in the column
+    pages_cached: NDArray[np.int64]  # (C,) most, on top of those in use
     pages_in_flight: NDArray[np.int64]  # (C,) most
     utilisation: NDArray[np.float64]  # (C,) best share of live slots that hold a token
     frames_left: NDArray[np.int64]  # (C,) frames that live contexts let go
@@ -78,7 +79,7 @@ def make_view(timeline: Timeline) -> View:
     num_rows = min(timeline.num_pages, MAX_ROWS)
     num_columns = max(min(MAX_COLUMNS, MAX_CELLS // num_rows), 100)
     column = _Columns(clock, num_columns)
-    used, in_flight, utilisation = _levels(timeline, column)
+    used, cached, in_flight, utilisation = _levels(timeline, column)
     p50, p99 = _allocation(timeline, column)
     bars, num_lanes = _bars(timeline, clock)
     return View(
@@ -88,6 +89,7 @@ def make_view(timeline: Timeline) -> View:
         num_rows=num_rows,
         runs=_runs(timeline, column, num_rows),
         pages_used=used,
+        pages_cached=cached,
         pages_in_flight=in_flight,
         utilisation=utilisation,
         frames_left=_frames_left(timeline, column),
@@ -124,16 +126,18 @@ def _runs(timeline: Timeline, column: _Columns, num_rows: int) -> Runs:
     first = column.of(np.asarray(spans.from_us, np.int64))
     last = column.of(to_us)
     # A span reaches into the column where it ended only if it fills no other.
-    still = np.asarray(timeline.lives.left_us, np.int64)[life] < 0
-    stop = np.where(still | (last == first), last + 1, last)
     kind = np.asarray(timeline.lives.kind, np.int8)[life]
+    still = np.asarray(timeline.lives.left_us, np.int64)[life] < 0
+    still &= (kind != CACHED) | (to_us == timeline.end_us)
+    stop = np.where(still | (last == first), last + 1, last)
+    is_asked = (kind == TEXT) | (kind == ANSWER)
     order = np.argsort((kind == TEXT) + 2 * (kind == ANSWER), kind="stable")
     grid = np.full((num_rows, column.count), -1, np.int32)
     short = stop - first == 1
     for want_short in (False, True):
         # Long spans one by one, then all of one column at once; questions come after both.
         for asked in (False, True):
-            mine = order[(short[order] == want_short) & ((kind[order] >= TEXT) == asked)]
+            mine = order[(short[order] == want_short) & (is_asked[order] == asked)]
             if want_short:
                 grid[row[mine], first[mine]] = life[mine]
             else:
@@ -156,21 +160,24 @@ def _runs(timeline: Timeline, column: _Columns, num_rows: int) -> Runs:
 
 def _levels(
     timeline: Timeline, column: _Columns
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Most used pages, most in flight and best utilisation by column, held where nothing
-    happens."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Most used pages, most cached, most in flight and best utilisation by column, held where
+    nothing happens."""
     at = column.of(np.asarray(timeline.at_us, np.int64))
     free = np.asarray(timeline.free, np.int64)
     in_flight = np.asarray(timeline.in_flight, np.int64)
-    used = timeline.num_pages - free
+    cached = np.asarray(timeline.cached, np.int64)
+    used = timeline.num_pages - free - cached
     live = used - in_flight
     share = np.asarray(timeline.tokens, np.int64) / np.maximum(live * timeline.page_size, 1)
     share = np.where(live > 0, share, 1.0)
     most_used = _reduced(at, used, column.count, np.maximum)
+    most_cached = _reduced(at, cached, column.count, np.maximum)
     most_in_flight = _reduced(at, in_flight, column.count, np.maximum)
     # While an append is pending its pages hold nothing yet: the best of a column is the truth.
     best = _reduced(at, share, column.count, np.maximum)
-    return most_used.astype(np.int64), most_in_flight.astype(np.int64), best
+    whole = [most.astype(np.int64) for most in (most_used, most_cached, most_in_flight)]
+    return whole[0], whole[1], whole[2], best
 
 
 def _reduced(

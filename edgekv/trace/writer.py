@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.atomic_file import holds_something_else
-from edgekv.cache import Append, PageCache, Removal, Sequence, Step
+from edgekv.cache import Append, PageCache, Removal, Sequence, Sharing, Step
 from edgekv.cache.segments import KINDS as CACHE_KINDS
 from edgekv.config import format_bytes
 from edgekv.errors import CacheError, TraceError
@@ -29,12 +29,15 @@ from edgekv.trace.codec import MAGIC, Header, frame_record, pack_header
 from edgekv.trace.events import (
     KINDS,
     Dropped,
+    GivenUp,
     Held,
     HeldSegment,
     Inserted,
+    Kept,
     Origin,
     Planned,
     StepBegun,
+    Taken,
 )
 from edgekv.trace.records import RecordWriter
 
@@ -169,6 +172,19 @@ class TraceWriter:
         self._emit(self._records.inserted(Inserted(whole.at_us, sequence.id, back)))
         self._after()
 
+    def shared(self, how: Sharing, sequence: Sequence | None, pages: NDArray[np.int32]) -> None:
+        self._write_plan()
+        now, ids = self._now(), tuple(pages.tolist())
+        if sequence is None:
+            # What the pages are for comes next: a count in between would find half of it done.
+            self._emit(self._records.give_up(GivenUp(now, ids)))
+            return
+        if how == "kept":
+            self._emit(self._records.keep(Kept(now, sequence.id, ids)))
+        else:
+            self._emit(self._records.take(taken(sequence, now, ids)))
+        self._after()
+
     def close(self) -> None:
         """Write what is left and stop observing. Closing twice is fine."""
         if self._file.closed:
@@ -209,6 +225,10 @@ class TraceWriter:
         )
         for sequence in cache.sequences:
             self._emit(self._records.held(held(sequence, now, restored=False)))
+        allocator = cache.allocator
+        kept = np.flatnonzero(allocator.is_kept(np.arange(allocator.num_pages, dtype=np.int32)))
+        if kept.size:
+            self._emit(self._records.keep(Kept(now, -1, tuple(kept.tolist()))))
         self._num_bytes = 0
         file = FileIO(self.path, "wb")
         self._write_out(file)
@@ -289,6 +309,14 @@ class TraceWriter:
         self._buffer.clear()
         self._file.close()
         _log.warning("the trace %s ends here: %s", self.path, reason)
+
+
+def taken(sequence: Sequence, at_us: int, pages: tuple[int, ...]) -> Taken:
+    """The last segment of a sequence, which was found in ``pages``."""
+    table = sequence.segment_table()
+    kind, num_tokens = KINDS.index(CACHE_KINDS[table.kinds[-1]]), int(table.num_tokens[-1])
+    index, time_s = int(table.index[-1]), float(table.time_s[-1])
+    return Taken(at_us, sequence.id, kind, num_tokens, index, time_s, pages)
 
 
 def held(sequence: Sequence, at_us: int, *, restored: bool) -> Held:

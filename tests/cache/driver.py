@@ -8,19 +8,20 @@ from collections import Counter
 from tests.cache.world import World
 
 OPERATIONS: dict[str, int] = {  # how often each is played
-    "open": 4,
+    "open": 8,
     "fork": 6,
     "transplant": 4,
-    "append": 30,
+    "append": 20,
+    "share": 24,
     "begin": 20,
     "write": 20,
     "abort_step": 4,
     "abort_append": 4,
     "drop": 8,
     "evict": 14,
-    "insert": 20,
+    "insert": 30,
     "truncate": 6,
-    "close": 4,
+    "close": 8,
 }
 
 

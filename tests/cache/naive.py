@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 
+Path = tuple[tuple[str, bytes], ...]  # kinds and contents of the segments that were kept
+
 
 @dataclass
 class NaiveSegment:
@@ -15,12 +17,16 @@ class NaiveSegment:
     span: tuple[int, ...] = ()
     uniform: bool = True
 
+    def copy(self) -> NaiveSegment:
+        return copy.deepcopy(self)
+
 
 class NaiveSequence:
     def __init__(self, num_axes: int) -> None:
         self.num_axes = num_axes
         self.segments: list[NaiveSegment] = []
         self.next_id = 0
+        self.path: Path | None = ()  # None: something left it, or changed what was kept
         self._read: list[tuple[int, ...]] | None = None  # kept until the next change
 
     def fork(self) -> NaiveSequence:
@@ -36,6 +42,8 @@ class NaiveSequence:
         extend: bool,
     ) -> None:
         self._read = None
+        if extend and self.is_findable:
+            self.path = None
         if not extend:
             self.segments.append(NaiveSegment(self.next_id, kind, span=(0,) * self.num_axes))
             self.next_id += 1
@@ -45,16 +53,35 @@ class NaiveSequence:
         last.span = tuple(a + b for a, b in zip(last.span, advance, strict=True))
         last.uniform &= uniform
 
+    @property
+    def is_findable(self) -> bool:
+        """Whether nothing but what was kept is here."""
+        return self.path is not None and len(self.path) == len(self.segments)
+
+    def join(self, segment: NaiveSegment) -> None:
+        """Go on with what another sequence has written."""
+        self._read = None
+        twin = segment.copy()
+        twin.id = self.next_id
+        self.next_id += 1
+        self.segments.append(twin)
+
     def drop(self, ids: set[int]) -> None:
         self._read = None
+        if ids:
+            self.path = None
         self.segments = [s for s in self.segments if s.id not in ids]
 
     def insert(self, segments: list[NaiveSegment]) -> None:
         self._read = None
+        self.path = None
         self.segments = sorted([*self.segments, *segments], key=lambda s: s.id)
 
     def truncate(self, num_tokens: int) -> None:
         self._read = None
+        if self.path is not None:
+            kept = sum(len(s.tokens) for s in self.segments[: len(self.path)])
+            self.path = self.path if num_tokens >= kept else None
         while self.segments and self.num_tokens > num_tokens:
             last = self.segments[-1]
             extra = min(self.num_tokens - num_tokens, len(last.tokens))

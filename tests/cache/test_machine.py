@@ -29,16 +29,21 @@ WORLDS: dict[str, dict[str, int]] = {
     "no rotation": {"num_axes": 0},
     "one token a page": {"num_axes": 1, "page_size": 1, "num_pages": 40, "max_pages": 30},
     "tiny pool": {"num_axes": 1, "num_pages": 5, "max_pages": 5},
+    "colliding digests": {"num_axes": 1, "digest_bits": 3},
 }
-NUM_GAMES, NUM_OPERATIONS = 8, 510  # for each of the five worlds: 20,400 operations
+NUM_GAMES, NUM_OPERATIONS = 8, 500  # for each of the six worlds: 24,000 operations
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_cache_agrees_with_the_naive_model(world: str) -> None:
-    done = Counter[str]()
+    done, num_found, num_given_up = Counter[str](), 0, 0
     for seed in range(NUM_GAMES):
-        done += play(World(**WORLDS[world]), seed, NUM_OPERATIONS)
+        played = World(**WORLDS[world])
+        done += play(played, seed, NUM_OPERATIONS)
+        num_found += played.num_found
+        num_given_up += played.cache.index.counts.given_up
     assert done.total() == NUM_GAMES * NUM_OPERATIONS
+    assert min(num_found, num_given_up) >= 20, "segments must be found, and given up"
     rarest = min(OPERATIONS, key=lambda name: done[name])
     assert done[rarest] >= 20, f"{rarest} was hardly played: {done}"
 
@@ -49,9 +54,19 @@ WORD = st.integers(0, 2**16 - 1)
 class Machine(RuleBasedStateMachine):
     """The same world, played by Hypothesis, which shrinks what it finds."""
 
-    @initialize(num_axes=st.sampled_from([0, 1, 3]), page_size=st.sampled_from([1, 2, 4]))
-    def start(self, num_axes: int, page_size: int) -> None:
-        self.world = World(num_pages=12, max_pages=10, num_axes=num_axes, page_size=page_size)
+    @initialize(
+        num_axes=st.sampled_from([0, 1, 3]),
+        page_size=st.sampled_from([1, 2, 4]),
+        digest_bits=st.sampled_from([2, 256]),
+    )
+    def start(self, num_axes: int, page_size: int, digest_bits: int) -> None:
+        self.world = World(
+            num_pages=12,
+            max_pages=10,
+            num_axes=num_axes,
+            page_size=page_size,
+            digest_bits=digest_bits,
+        )
 
     @rule(name=st.sampled_from(sorted(OPERATIONS)), arguments=st.tuples(WORD, WORD, WORD, WORD))
     def operate(self, name: str, arguments: tuple[int, int, int, int]) -> None:

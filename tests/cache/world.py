@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgekv.cache import Append, PageCache, Sequence, SequenceState, Step, check
+from edgekv.cache import Append, PageCache, Sequence, SequenceState, Step, check, sha256
 from edgekv.cache.retention import RetentionRule, Watermarks, make_room, retention_rule
 from edgekv.config import KVGeometry
 from edgekv.errors import CacheError, ContextError, OutOfPagesError
 from tests.cache.compare import assert_same
-from tests.cache.naive import NaiveSegment, NaiveSequence
+from tests.cache.naive import NaiveSegment, NaiveSequence, Path
 
 KINDS = ("system", "frame", "text", "answer")
 MAX_SEQUENCES = 4
@@ -33,6 +33,7 @@ class Pending:
     advance: tuple[int, ...]
     uniform: bool
     limits: list[int]
+    content: bytes | None  # what the segment is to be found by
 
 
 @dataclass
@@ -54,6 +55,14 @@ class InFlight:
     rows: list[list[tuple[int, ...]]]  # what each row of the page table must read as
 
 
+@dataclass
+class Known:
+    """A segment that must be found: what is in front of it and in it says where."""
+
+    pages: list[int]
+    segment: NaiveSegment
+
+
 class World:
     """Operations say whether they did anything, and raise on any fault.
 
@@ -61,10 +70,27 @@ class World:
     """
 
     def __init__(
-        self, *, num_pages: int = 24, page_size: int = 4, num_axes: int = 1, max_pages: int = 16
+        self,
+        *,
+        num_pages: int = 24,
+        page_size: int = 4,
+        num_axes: int = 1,
+        max_pages: int = 16,
+        digest_bits: int = 256,
     ) -> None:
+        """Digests of fewer bits than 256 collide, so that a segment may not be found; one that is
+        found is the right one all the same."""
         geometry = KVGeometry(1, 1, 1, page_size, "float32", num_axes)
-        self.cache = PageCache(geometry, num_pages, max_pages=max_pages)
+        mask = (1 << digest_bits) - 1
+        self.cache = PageCache(
+            geometry,
+            num_pages,
+            max_pages=max_pages,
+            digest=lambda data: (int.from_bytes(sha256(data)) & mask).to_bytes(32),
+        )
+        self.collides = digest_bits < 256
+        self.known: dict[Path, Known] = {}
+        self.num_found = 0
         self.page_size, self.num_axes = page_size, max(num_axes, 1)
         self.rope_axes = num_axes
         self.max_pages = max_pages
@@ -103,15 +129,46 @@ class World:
             twin = self.cache.import_state(state)
         except OutOfPagesError:
             assert_same(before, self.cache.snapshot())
-            assert self.cache.counts.free < sequence.num_pages
+            assert self.cache.counts.available < sequence.num_pages
             return True
+        self._forget(sequence.num_pages - before.allocator.counts.free)
         for pool in (self.slots, *self.written):
             paged = pool.reshape(-1, self.page_size)
             paged[twin.table.page_ids] = paged[sequence.table.page_ids]
         self.pairs.append((twin, naive.fork()))
+        self.pairs[-1][1].path = None
         return True
 
-    def append(self, which: int, kind: int, size: int, style: int) -> bool:
+    def share(self, which: int, content: int, kind: int, *_: int) -> bool:
+        """A segment of one of a few contents: found, or appended for others to find."""
+        idle = [pair for pair in self.pairs if pair[0].pending is None]
+        # A context that is private by now stays so: most of the time, one that can be found.
+        ready = [pair for pair in idle if pair[1].is_findable] if which % 8 else idle
+        if not ready:
+            return False
+        sequence, naive = ready[which % len(ready)]
+        which = self.pairs.index((sequence, naive))
+        name, data = KINDS[kind % 2], bytes((content % 3,))
+        path = naive.path if naive.is_findable else None
+        known = None if path is None else self.known.get((*path, (name, data)))
+        found = sequence.find(name, data)
+        if found is None:
+            assert known is None or self.collides, "what was kept is found"
+            # The same content has as many tokens, at the same positions.
+            size, style = data[0] * self.page_size, data[0] << 1
+            return self.append(which, KINDS.index(name), size, style, content=data)
+        assert known is not None, "what is found was kept, behind the same and not given up"
+        assert found.pages.tolist() == known.pages
+        assert path is not None
+        sequence.take(found)
+        naive.join(known.segment)
+        naive.path = (*path, (name, data))
+        self.num_found += 1
+        return True
+
+    def append(
+        self, which: int, kind: int, size: int, style: int, *, content: bytes | None = None
+    ) -> bool:
         """``size`` tokens of a new segment, or continuing the last; positions by ``style``."""
         if not self.pairs:
             return False
@@ -124,6 +181,7 @@ class World:
         positions, advance = self._positions(num_tokens, style >> 1)
         run = self._run(num_tokens, style >> 3)
         before = self.cache.snapshot()
+        needed = sequence.pages_needed(name, num_tokens, extend=extend)
         try:
             append = sequence.append(
                 name,
@@ -137,6 +195,7 @@ class World:
             assert_same(before, self.cache.snapshot())
             self._must_fail(error, sequence, name, num_tokens, extend)
             return True
+        self._forget(needed - before.allocator.counts.free)
         assert sequence.num_tokens == naive.num_tokens, "an append is invisible until its commit"
         offsets = (
             [(i,) * self.num_axes for i in range(num_tokens)]
@@ -152,7 +211,9 @@ class World:
         tokens = list(range(self.next_token, self.next_token + num_tokens))
         self.next_token += num_tokens
         uniform = positions is None and moved == [num_tokens] * self.num_axes
-        self.pending[sequence.id] = Pending(append, tokens, offsets, tuple(moved), uniform, limits)
+        self.pending[sequence.id] = Pending(
+            append, tokens, offsets, tuple(moved), uniform, limits, content
+        )
         return True
 
     def begin(self, mask: int, *_: int) -> bool:
@@ -182,14 +243,33 @@ class World:
             return False
         flight = self.in_flight.pop(which % len(self.in_flight))
         self._run_on_device(flight)
+        written: list[Pending] = []
         for append in flight.step.appends:
             if append.state == "pending":
                 p = self.pending.pop(append.sequence.id)
+                written.append(p)
                 self._naive(append.sequence).append(
                     append.kind, p.tokens, p.offsets, p.advance, p.uniform, append.extend
                 )
         flight.step.commit()
+        for p in written:
+            if p.content is not None:
+                self._keep(p.append, p.content)
         return True
+
+    def _keep(self, append: Append, content: bytes) -> None:
+        sequence, naive = append.sequence, self._naive(append.sequence)
+        path = None
+        if naive.path is not None and len(naive.path) + 1 == len(naive.segments):
+            path = (*naive.path, (append.kind, content))
+        free = path is not None and path not in self.known
+        kept = sequence.keep(content)
+        assert not kept or free, "only what nobody else has kept, in a context like no other"
+        assert kept or not free or self.collides
+        if kept and path is not None:
+            naive.path = path
+            last = naive.segments[-1]
+            self.known[path] = Known(sequence.segments[-1].pages.tolist(), last.copy())
 
     def abort_step(self, which: int, ran: int, *_: int) -> bool:
         """A step is given up, before or after the device ran it."""
@@ -250,12 +330,13 @@ class World:
             pages = sequence.insert(state_of(chosen))
         except OutOfPagesError:
             assert_same(before, self.cache.snapshot())
-            assert num_pages > self.cache.counts.free
+            assert num_pages > self.cache.counts.available
             return False
         except ContextError:
             assert_same(before, self.cache.snapshot())
             assert sequence.num_pages + num_pages > self.max_pages
             return False
+        self._forget(num_pages - before.allocator.counts.free)
         slots = self.slots.reshape(-1, self.page_size)
         slots[pages] = np.concatenate([s.slots for s in chosen])
         places = self.written.reshape(self.num_axes, -1, self.page_size)
@@ -277,7 +358,7 @@ class World:
         kept = self._as_stored(sequence, naive, set(loose))
         before = self.cache.snapshot()
         try:
-            num_free = self.cache.allocator.num_free
+            num_free = self.cache.counts.available
             dropped = make_room(
                 sequence, wanted, rule=self.rule, marks=marks, num_free=num_free
             ).tolist()
@@ -289,7 +370,7 @@ class World:
         self.stored.setdefault(sequence.id, {}).update(gone)
         naive.drop(set(dropped))
         assert sequence.num_pages + wanted <= high
-        assert self.cache.counts.free + self.cache.counts.in_flight >= wanted
+        assert self.cache.counts.available + self.cache.counts.in_flight >= wanted
         return bool(dropped)
 
     def truncate(self, which: int, size: int, *_: int) -> bool:
@@ -334,6 +415,10 @@ class World:
             table = sequence.table
             shifts = table.rows[:, 2 : 2 + self.num_axes]
             assert self.read(table.page_ids, table.valid, shifts) == naive.read()
+            assert sequence.is_findable == naive.is_findable
+        assert {tuple(e.pages.tolist()) for e in snapshot.entries} == {
+            tuple(k.pages) for k in self.known.values()
+        }
 
     def finish(self) -> None:
         """Ends everything: all pages must come back."""
@@ -342,7 +427,7 @@ class World:
         while self.pairs:
             self.close(0)
         self.check()
-        assert self.cache.counts.free == self.cache.counts.num_pages
+        assert self.cache.counts.available == self.cache.counts.num_pages
 
     def read(self, ids: np.ndarray, valid: np.ndarray, shifts: np.ndarray) -> list[tuple[int, ...]]:
         """What the operator would see: each token and where it stands now."""
@@ -351,6 +436,14 @@ class World:
         slots = ids[page] * self.page_size + offset
         now = self.written[:, slots] + shifts[page].T
         return list(zip(self.slots[slots].tolist(), *now.tolist(), strict=True))
+
+    def _forget(self, missing: int) -> None:
+        """What was given up for ``missing`` pages cannot be found any more."""
+        there = {tuple(entry.pages.tolist()) for entry in self.cache.snapshot().entries}
+        gone = [path for path, known in self.known.items() if tuple(known.pages) not in there]
+        assert not gone or missing > 0, "nothing is given up without need"
+        for path in gone:
+            del self.known[path]
 
     # -- helpers ----------------------------------------------------------------------------------
 
@@ -402,7 +495,7 @@ class World:
     ) -> None:
         if isinstance(error, OutOfPagesError):
             needed = sequence.pages_needed(kind, num_tokens, extend=extend)
-            assert error.needed == needed > error.free == self.cache.counts.free
+            assert error.needed == needed > error.free == self.cache.counts.available
         elif isinstance(error, ContextError):
             needed = sequence.pages_needed(kind, num_tokens, extend=extend)
             assert sequence.num_pages + needed > self.max_pages

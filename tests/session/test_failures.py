@@ -74,7 +74,7 @@ def test_a_push_whose_step_fails_leaves_everything_as_it_was(
                         use()
             np.testing.assert_array_equal(session.logits(QUESTION), logits)
             now = session.stats()
-            assert now.pages_free == before.pages_free
+            assert now.pages_available == before.pages_available
             assert now.num_context_frames == before.num_context_frames
             assert now.num_evicted_frames == before.num_evicted_frames
             assert now.num_tokens == before.num_tokens
@@ -217,7 +217,7 @@ def test_open_answers_run_into_a_typed_error_and_every_page_comes_back(
         assert answers
         answers.clear()
         gc.collect()
-        assert session.stats().pages_free == before.pages_free
+        assert session.stats().pages_available == before.pages_available
         np.testing.assert_array_equal(session.logits(QUESTION), logits)
         push(session, picture, 12, 20)
 
@@ -226,7 +226,7 @@ def test_sessions_that_are_forgotten_give_their_pages_back(
     model: edgekv.Model, picture: Picture
 ) -> None:
     with model.session() as probe:
-        free = probe.stats().pages_free
+        free = probe.stats().pages_available
         for k in range(30):
             forgotten = model.session(instructions=f"You watch street {k}.")
             forgotten.push(picture(k), 0.0)
@@ -236,7 +236,7 @@ def test_sessions_that_are_forgotten_give_their_pages_back(
             forgotten.push(picture(k + 1), 1.0)
         del forgotten, cycle
         gc.collect()
-        assert probe.stats().pages_free == free
+        assert probe.stats().pages_available == free
 
 
 def test_collecting_forgotten_sessions_amid_other_work_is_safe(

@@ -70,12 +70,12 @@ def test_a_closed_session_says_so(model: edgekv.Model, picture: Picture) -> None
 
 def test_closing_gives_every_page_back(model: edgekv.Model, picture: Picture) -> None:
     with model.session() as probe:
-        free = probe.stats().pages_free
+        free = probe.stats().pages_available
         with model.session() as session:
             for k in range(40):
                 session.push(picture(k), float(k))
             session.fork().close()
-        assert probe.stats().pages_free == free
+        assert probe.stats().pages_available == free
 
 
 def test_an_answer_outlives_its_session(model: edgekv.Model, picture: Picture) -> None:

@@ -24,8 +24,9 @@ NUM_PAGES = 24
 
 @pytest.fixture
 def small(bundle_path: Path) -> Iterator[edgekv.Model]:
-    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
-    with edgekv.load(bundle_path, kv_budget=NUM_PAGES * page_bytes, num_threads=1) as loaded:
+    """Nothing is held in common here: whoever wants a page needs one of its own."""
+    budget = NUM_PAGES * Bundle.open(bundle_path).geometry.page_bytes
+    with edgekv.load(bundle_path, kv_budget=budget, num_threads=1, share=False) as loaded:
         yield loaded
 
 

@@ -24,10 +24,11 @@ from tests.trace.streams import make_cache, stream, write_log
 def played(world: World, path: Path) -> Timeline:
     """Random operations, logged; what the log says in the end must be what the cache says."""
     log = TraceWriter(world.cache, path)
-    play(world, 11, 300)
+    play(world, 11, 450)
     log.close()
-    timeline = build_timeline(read_log(path))
-    assert timeline.free[-1] == timeline.num_pages
+    timeline, counts = build_timeline(read_log(path)), world.cache.counts
+    assert (timeline.free[-1], timeline.cached[-1]) == (counts.free, counts.cached)
+    assert counts.available == timeline.num_pages
     assert timeline.tokens[-1] == 0
     assert timeline.in_flight[-1] == 0
     assert min(timeline.spans.to_us) >= 0
