@@ -20,17 +20,17 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache import Sequence
+from edgekv.cache import CrossCounts, CrossInput, Sequence
 from edgekv.cache.retention import retention_rule
 from edgekv.cache.segments import FRAME_CODE, checked_label
-from edgekv.errors import SessionError
+from edgekv.errors import ContextError, SessionError
 from edgekv.generate import Runner, draw_answer
 from edgekv.inputs import InputEncoder
-from edgekv.limits import check_fits, fit_question, num_frames, plan_limits
+from edgekv.limits import check_fits, fit_question, frame_ids, num_frames, plan_limits
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import SessionRecord, save_context
 from edgekv.sharing import Member
-from edgekv.types import Answer, Frame
+from edgekv.types import Answer, Frame, Sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class SessionStats:
     pages_peak: int
     pool_bytes: int
     utilisation: float  # share of the live sequence's slots that hold a token
+    cross: CrossCounts | None  # of what cross-attention sees; None for a model without
 
 
 class Session:
@@ -110,17 +111,23 @@ class Session:
 
     # -- the stream -----------------------------------------------------------------------------
 
-    def push(self, frame: Frame | NDArray[np.uint8], time_s: float | None = None) -> None:
+    def push(
+        self,
+        frame: Frame | Sound | NDArray[np.uint8] | NDArray[np.float32],
+        time_s: float | None = None,
+    ) -> None:
         """Take in a frame: encode it, let old frames go if it needs their room, prefill it.
 
-        ``frame`` is a ``Frame``, or an array (height, width, 3) uint8 RGB with ``time_s`` seconds.
+        ``frame`` is a ``Frame``, or an array (height, width, 3) uint8 RGB with ``time_s`` seconds;
+        for a model that hears, a ``Sound``, or an array (num_samples,) float32 at its own rate.
+        A model with cross-attention sees one frame, the newest: it takes the place of the last one.
         Raises ValueError for a wrong shape or dtype or a time before the last one, SessionError
         when the session is closed or another thread is changing it.
         """
-        if not isinstance(frame, Frame):
+        if not isinstance(frame, Frame | Sound):
             if time_s is None:
                 raise ValueError("an array needs its time: push(pixels, time_s=…)")
-            frame = Frame(frame, time_s, self._record.num_frames)
+            frame = self._inputs.wrap(frame, time_s, self._record.num_frames)
         with self._change():
             checked_label(frame.index, frame.time_s)
             if not frame.time_s >= self.last_time_s:
@@ -130,16 +137,34 @@ class Session:
                 )
             if not math.isfinite(frame.time_s):
                 raise ValueError(f"a frame's time must be finite, got {frame.time_s} s")
-            embeds = self._inputs.frame(frame)
-            with self._append(len(embeds)):
+            with self._inputs.source(frame) as source:
+                embeds = self._inputs.frame(frame)
+                with self._append(len(embeds), replace_frames=source is not None):
+                    self._take(frame, embeds, source)
+
+    def _take(
+        self,
+        frame: Frame | Sound,
+        embeds: NDArray[np.float32],  # (tokens_per_frame, hidden)
+        source: CrossInput | None,
+    ) -> None:
+        """Prefill a frame for which there is room."""
+        before = self._sequence.source
+        try:
+            if source is not None:
+                self._sequence.look_at(source)
+            if len(embeds):
                 self._runner.feed(
                     self._sequence, "frame", embeds, index=frame.index, time_s=frame.time_s
                 )
-                if self._member.rule.needs_summaries:
-                    self._runner.sum_up(self._sequence, newest=1)
-                # Under the lock too, so that a save from another thread sees all of a frame.
-                self._record.last_time_s = frame.time_s
-                self._record.num_frames += 1
+        except BaseException:
+            self._sequence.look_at(before)
+            raise
+        if self._member.rule.needs_summaries:
+            self._runner.sum_up(self._sequence, newest=1)
+        # Under the lock too, so that a save from another thread sees all of a frame.
+        self._record.last_time_s = frame.time_s
+        self._record.num_frames += 1
 
     def say(self, text: str) -> None:
         """Add text to the live context; it leaves again as frames do.
@@ -148,16 +173,26 @@ class Session:
         as ``push``.
         """
         with self._change():
+            if self._inputs.asks_whole:
+                raise ContextError(
+                    "this model's prompt is asked as a whole, it takes no text before"
+                )
             ids = self._inputs.text_ids(text)
             with self._append(len(ids)):
                 self._runner.feed(self._sequence, "text", self._inputs.embed(ids))
 
     @contextmanager
-    def _append(self, num_tokens: int) -> Generator[None, None, None]:
-        """Holds the pool while its block appends ``num_tokens`` in one piece, with room made."""
+    def _append(
+        self, num_tokens: int, *, replace_frames: bool = False
+    ) -> Generator[None, None, None]:
+        """Holds the pool while its block appends ``num_tokens`` in one piece, with room made.
+
+        ``replace_frames``: those in the context leave, whether or not their room is needed.
+        """
         with self._runner.lock:
             self._check_open()
-            with self._runner.sharing.room(self._member, num_tokens):
+            leaving = frame_ids(self._sequence) if replace_frames else None
+            with self._runner.sharing.room(self._member, num_tokens, leaving=leaving):
                 yield
 
     # -- questions ------------------------------------------------------------------------------
@@ -213,7 +248,13 @@ class Session:
         """
         with self._runner.lock:
             self._check_open()
-            ids = self._inputs.question_ids(prompt, frames=num_frames(self._sequence) > 0)
+            if self._inputs.asks_whole and self._sequence.source is None:
+                raise ContextError("there is nothing to ask about yet: push a sound first")
+            ids = self._inputs.question_ids(
+                prompt,
+                frames=num_frames(self._sequence) > 0,
+                instructions=self._record.instructions,
+            )
             fork = self._sequence.fork()
             member, sharing = self._member, self._runner.sharing
             try:
@@ -301,6 +342,7 @@ class Session:
                 pages_peak=counts.peak,
                 pool_bytes=counts.num_pages * self._runner.cache.geometry.page_bytes,
                 utilisation=self._sequence.num_tokens / num_slots if num_slots else 1.0,
+                cross=None if (cross := self._runner.cache.cross) is None else cross.counts,
             )
 
     def close(self) -> None:

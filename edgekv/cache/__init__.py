@@ -13,6 +13,7 @@ Typical use::
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
 from edgekv.cache.counters import ALLOCATION_BUCKETS_US, CacheCounters
+from edgekv.cache.cross import CrossCache, CrossCounts, CrossInput, content_key
 from edgekv.cache.invariants import InvariantError, check
 from edgekv.cache.observer import CacheObserver, Removal
 from edgekv.cache.page_cache import PageCache
@@ -28,6 +29,9 @@ __all__ = [
     "CacheCounters",
     "CacheObserver",
     "CacheSnapshot",
+    "CrossCache",
+    "CrossCounts",
+    "CrossInput",
     "InvariantError",
     "PageAllocator",
     "PageCache",
@@ -39,4 +43,5 @@ __all__ = [
     "SequenceState",
     "Step",
     "check",
+    "content_key",
 ]

@@ -15,6 +15,7 @@ import numpy as np
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
 from edgekv.cache.counters import CacheCounters
+from edgekv.cache.cross import CrossCache
 from edgekv.cache.layout import Layout
 from edgekv.cache.observer import CacheObserver, Observers
 from edgekv.cache.pool import PoolState
@@ -32,6 +33,7 @@ class PageCache:
 
     ``max_pages`` bounds one sequence (default: the pool), ``max_positions`` is the model's longest
     context. ``shiftable=False`` declares learned absolute positions: nothing can be dropped then.
+    ``cross`` holds what a model with cross-attention looks at.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class PageCache:
         max_pages: int | None = None,
         max_positions: int | None = None,
         shiftable: bool = True,
+        cross: CrossCache | None = None,
     ) -> None:
         if max_pages is not None and max_pages < 1:
             raise ValueError(f"max_pages must be at least 1, got {max_pages}")
@@ -59,7 +62,13 @@ class PageCache:
             max_pages=num_pages if max_pages is None else min(max_pages, num_pages),
             max_positions=max_positions,
             shiftable=shiftable,
+            cross=cross,
         )
+
+    @property
+    def cross(self) -> CrossCache | None:
+        """What sequences look at by cross-attention; None for a model without."""
+        return self._pool.cross
 
     @property
     def counts(self) -> PageCounts:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.append import Append, Runs, limits_for, relative_positions, slots_for
+from edgekv.cache.cross import CrossInput
 from edgekv.cache.layout import Layout
 from edgekv.cache.pool import PoolState
 from edgekv.cache.segments import KIND_CODES, KINDS, Segment, SegmentTable, checked_label
@@ -55,6 +56,7 @@ class Sequence:
         self._layout = layout
         self._pending: Append | None = None
         self._closed = False
+        self._source: CrossInput | None = None
         pool.sequences[self.id] = self
 
     @property
@@ -82,6 +84,22 @@ class Sequence:
     @property
     def pending(self) -> Append | None:
         return self._pending
+
+    @property
+    def source(self) -> CrossInput | None:
+        """What tokens appended from now on see by cross-attention."""
+        return self._source
+
+    def look_at(self, source: CrossInput | None) -> None:
+        """Let tokens appended from now on see ``source``, which is held until another follows."""
+        self._require_idle()
+        if source is not None:
+            if self._pool.cross is None:
+                raise CacheError("this model has no cross-attention")
+            source.retain()
+        if self._source is not None:
+            self._source.release()
+        self._source = source
 
     @property
     def closed(self) -> bool:
@@ -201,6 +219,7 @@ class Sequence:
         self._require_open()
         self._pool.allocator.retain(self.table.page_ids)
         child = Sequence(self._pool, self._layout.copy())
+        child.look_at(self._source)
         self._pool.observer.opened(child, self)
         return child
 
@@ -267,6 +286,9 @@ class Sequence:
         if self._pending is not None:
             self.abort(self._pending)
         self._pool.allocator.release(self._layout.clear())
+        if self._source is not None:
+            self._source.release()
+            self._source = None
         self._closed = True
         del self._pool.sequences[self.id]
         self._pool.observer.removed(self, "close", _NO_IDS, "")

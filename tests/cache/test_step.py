@@ -32,7 +32,9 @@ def test_the_tables_of_a_mixed_step() -> None:
     assert t.kv_limits.tolist() == [10, 11, 12, 13, 14, 3]
     assert t.mass_weights.tolist() == [0.5, 0.0]
     assert step.copies.tolist() == []
-    dtypes = {name: getattr(t, name).dtype for name in StepTables.__slots__}
+    assert t.cross is None
+    arrays = [name for name in StepTables.__slots__ if name != "cross"]
+    dtypes = {name: getattr(t, name).dtype for name in arrays}
     assert dtypes.pop("position_ids") == np.int64
     assert dtypes.pop("mass_weights") == np.float32
     assert set(dtypes.values()) == {np.dtype(np.int32)}
