@@ -80,6 +80,11 @@ class InputEncoder:
         """Token ids (n,) -> rows (n, hidden)."""
         return self._bundle.embed(np.asarray(token_ids, np.int64))
 
+    @property
+    def default_retain(self) -> str:
+        """The retention rule of a session that names none."""
+        return "keep" if self.asks_whole else "window"
+
     def wrap(self, content: NDArray[Any], time_s: float, index: int) -> Frame | Sound:
         """An array as what this model takes."""
         kind = Sound if self.sources is not None and self.sources.hears else Frame

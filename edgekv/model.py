@@ -224,7 +224,7 @@ class Model:
             self._inputs,
             max_context_tokens=self.bundle.manifest.max_context_tokens,
             instructions=instructions,
-            retain=retain or ("keep" if self._inputs.asks_whole else "window"),
+            retain=self._inputs.default_retain if retain is None else retain,
             reserve_tokens=reserve_tokens,
             priority=priority,
         )
