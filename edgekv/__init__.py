@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from edgekv.model import Model, load
     from edgekv.sampling import SamplingOptions
     from edgekv.session import Session, SessionStats
-    from edgekv.types import Answer, Frame
+    from edgekv.types import Answer, Frame, Sound
 
 _HOME = {
     "Answer": "types",
@@ -53,6 +53,7 @@ _HOME = {
     "SessionError": "errors",
     "SessionFileError": "errors",
     "SessionStats": "session",
+    "Sound": "types",
     "SourceError": "errors",
     "TraceError": "errors",
     "demo_bundle_path": "demo_bundle",
@@ -76,6 +77,7 @@ __all__ = [
     "SessionError",
     "SessionFileError",
     "SessionStats",
+    "Sound",
     "SourceError",
     "TraceError",
     "demo_bundle_path",

@@ -1,7 +1,8 @@
 """Plain settings and the arithmetic on them: sizes, durations, KV geometry, image preprocessing.
 
 Owns: how byte sizes and durations are written by users, how many bytes a page takes, and which
-numbers turn a picture into ``pixel_values`` (a bundle carries them, ``media`` applies them).
+numbers turn a picture or a sound into what an encoder takes (a bundle carries them, ``media``
+applies them).
 Knows nothing of files, graphs or the cache.
 """
 
@@ -111,6 +112,67 @@ class ImageSettings:
             raise ValueError(
                 "std must not be 0 and rescale_factor must be positive, "
                 f"got {self.std} and {self.rescale_factor}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TileSettings:
+    """How a picture is cut into square tiles: ``pixel_values`` (max_tiles, 3, size, size) float32.
+
+    As Llama 3.2 Vision does: of all arrangements of at most ``max_tiles`` tiles the one that shows
+    the picture largest, else with the fewest pixels; the picture fitted into it, black behind it;
+    ``(pixel * rescale_factor - mean[c]) / std[c]``; tiles that are not used are zeros.
+    """
+
+    tile_size: int
+    max_tiles: int
+    resample: Resample = "bilinear"
+    rescale_factor: float = 1 / 255
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        for name in ("tile_size", "max_tiles"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if 0.0 in self.std or self.rescale_factor <= 0:
+            raise ValueError(
+                "std must not be 0 and rescale_factor must be positive, "
+                f"got {self.std} and {self.rescale_factor}"
+            )
+
+    @property
+    def arrangements(self) -> tuple[tuple[int, int], ...]:
+        """(rows, columns) of tiles that a picture may be cut into; number k has the model's id
+        k + 1."""
+        sizes = range(1, self.max_tiles + 1)
+        pairs = ((rows, columns) for rows in sizes for columns in sizes)
+        return tuple(pair for pair in pairs if pair[0] * pair[1] <= self.max_tiles)
+
+
+@dataclass(frozen=True, slots=True)
+class AudioSettings:
+    """How sound becomes ``input_features`` (1, num_mels, num_samples / hop_samples) float32.
+
+    As Whisper does: cut, or padded with silence, to ``num_samples``; power of a short-time Fourier
+    transform under a Hann window; Slaney's mel scale up to 8 kHz; log10, the lowest 8 below the
+    highest; ``(x + 4) / 4``.
+    """
+
+    sampling_rate: int  # samples per second that the model expects
+    num_samples: int
+    fft_size: int
+    hop_samples: int
+    num_mels: int
+
+    def __post_init__(self) -> None:
+        for name in ("sampling_rate", "num_samples", "fft_size", "hop_samples", "num_mels"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.num_samples % self.hop_samples:
+            raise ValueError(
+                f"num_samples must be a multiple of hop_samples {self.hop_samples}, "
+                f"got {self.num_samples}"
             )
 
 

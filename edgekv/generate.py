@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from edgekv.cache import Append, PageCache, Sequence
+from edgekv.cache import Append, CrossInput, PageCache, Sequence
 from edgekv.cache.segments import FRAME_CODE
-from edgekv.executors import DecoderExecutor
+from edgekv.executors import CrossExecutor, DecoderExecutor
 from edgekv.sampling import Sampler, SamplingOptions
 from edgekv.sharing import Sharing
 from edgekv.textstream import TextStream
@@ -55,12 +55,18 @@ class Runner:
     """A decoder, the cache whose pages its pools hold, and the sessions that share them."""
 
     def __init__(
-        self, decoder: DecoderExecutor, cache: PageCache, *, max_step_tokens: int = 256
+        self,
+        decoder: DecoderExecutor,
+        cache: PageCache,
+        *,
+        cross: CrossExecutor | None = None,
+        max_step_tokens: int = 256,
     ) -> None:
         self.cache = cache
         self.lock = PoolLock()
         self.sharing = Sharing(cache)
         self._decoder = decoder
+        self._cross = cross
         page_size = cache.geometry.page_size
         self._chunk = max(max_step_tokens // page_size, 1) * page_size
 
@@ -105,6 +111,12 @@ class Runner:
                     sequence.truncate(num_before)
                 raise
             return logits
+
+    def write_source(self, states: NDArray[np.float32], source: CrossInput) -> None:
+        """Keys and values of encoder states (L, hidden) into the pages of ``source``."""
+        assert self._cross is not None
+        with self.lock:
+            self._cross.write(states, source.slots(len(states)))
 
     def _step(self, append: Append, embeds: NDArray[np.float32]) -> NDArray[np.float32]:
         try:
@@ -161,6 +173,8 @@ class Runner:
         with self.lock:
             self.cache.stop_sharing()  # there is nothing in the pages any more
             self._decoder.close()
+            if self._cross is not None:
+                self._cross.close()
 
 
 def draw_answer(

@@ -8,21 +8,25 @@ Does not know sequences.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from edgekv.bundle import Bundle
+from edgekv.cache import CrossInput
 from edgekv.config import KVGeometry
 from edgekv.encoder_cache import EncoderCache, EncoderCacheStats, picture_digest
 from edgekv.errors import BundleError, ContextError, ExecutorError
 from edgekv.executors import VisionExecutor
 from edgekv.media.preprocess import Preprocessor
 from edgekv.names import OP_VERSION
-from edgekv.types import Frame, ModelIdentity
+from edgekv.sources import SourceEncoder
+from edgekv.types import Frame, ModelIdentity, Sound
 
 
 class Picture:
@@ -41,10 +45,16 @@ class InputEncoder:
     """Turns what a user gives into (n, hidden) float32 rows."""
 
     def __init__(
-        self, bundle: Bundle, vision: VisionExecutor | None, *, encoder_cache_bytes: int = 0
+        self,
+        bundle: Bundle,
+        vision: VisionExecutor | None,
+        sources: SourceEncoder | None = None,
+        *,
+        encoder_cache_bytes: int = 0,
     ) -> None:
         self._bundle = bundle
         self._vision = vision
+        self.sources = sources
         self._encoded = EncoderCache(encoder_cache_bytes)
         self._lock = threading.Lock()
         self.tokenizer = _load_tokenizer(bundle)
@@ -54,17 +64,29 @@ class InputEncoder:
         self._after = self.embed(self._ids(self._prompts.frame_suffix))
         self.tokens_per_frame = len(self._before) + bundle.tokens_per_image + len(self._after)
         self.end_ids = frozenset(bundle.manifest.prompt.eos_ids)
+        # Every token depends on the input, so none can be computed before the input is there.
+        self.asks_whole = sources is not None and not self.tokens_per_frame
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def start_ids(self, instructions: str | None) -> list[int]:
-        """Tokens of the pinned start."""
-        return self._ids(self._prompts.start(instructions))
+        """Tokens of the pinned start; none for a model that asks everything with the question."""
+        return [] if self.asks_whole else self._ids(self._prompts.start(instructions))
 
-    def question_ids(self, prompt: str, *, frames: bool) -> list[int]:
-        """Tokens of a question up to where the answer begins. ``frames``: some stand before it."""
+    def question_ids(
+        self, prompt: str, *, frames: bool, instructions: str | None = None
+    ) -> list[int]:
+        """Tokens of a question up to where the answer begins. ``frames``: some stand before it.
+
+        ``instructions`` are those of the start, for a model that has no pinned start.
+        """
+        if self.asks_whole:
+            cross = self._bundle.manifest.cross
+            prompt = prompt or ("" if cross is None else cross.default_question)
+            start = self._ids(self._prompts.start(instructions))
+            return start + self._ids(self._prompts.question(prompt))
         return self._ids(self._prompts.question(prompt, frames=frames))
 
     def text_ids(self, text: str) -> list[int]:
@@ -76,9 +98,36 @@ class InputEncoder:
         """Token ids (n,) -> rows (n, hidden)."""
         return self._bundle.embed(np.asarray(token_ids, np.int64))
 
-    def picture(self, frame: Frame) -> Picture:
-        """What the model sees of a frame. Raises ValueError for a frame of wrong shape or dtype,
-        ContextError for a text-only model."""
+    @property
+    def default_retain(self) -> str:
+        """The retention rule of a session that names none."""
+        return "keep" if self.asks_whole else "window"
+
+    def wrap(self, content: NDArray[Any], time_s: float, index: int) -> Frame | Sound:
+        """An array as what this model takes."""
+        kind = Sound if self.sources is not None and self.sources.hears else Frame
+        return kind(content, time_s, index)
+
+    @contextmanager
+    def source(self, frame: Frame | Sound) -> Generator[CrossInput | None, None, None]:
+        """What cross-attention sees of a frame, held as long as the block runs; None for a model
+        without. Raises as ``SourceEncoder.hold``."""
+        if self.sources is None:
+            yield None
+            return
+        with self.sources.hold(frame) as source:
+            yield source
+
+    @property
+    def marks(self) -> NDArray[np.float32]:
+        """(n, hidden) what stands in the context for a frame that cross-attention sees."""
+        return np.concatenate([self._before, self._after])
+
+    def picture(self, frame: Frame | Sound) -> Picture:
+        """What the model sees of a frame. Raises ValueError for a frame of wrong kind, shape or
+        dtype, ContextError for a text-only model."""
+        if isinstance(frame, Sound):
+            raise ValueError("this model takes pictures, got sound")
         if self._preprocess is None:
             raise self._takes_no_frames()
         with self._lock:  # the preprocessor has one output buffer
@@ -123,6 +172,8 @@ class InputEncoder:
         if self._vision is not None:
             with self._lock:
                 self._vision.close()
+        if self.sources is not None:
+            self.sources.close()
 
 
 def model_identity(bundle: Bundle, geometry: KVGeometry) -> ModelIdentity:

@@ -71,6 +71,13 @@ def num_frames(sequence: Sequence) -> int:
     return int(np.count_nonzero(sequence.segment_table().kinds == FRAME_CODE))
 
 
+def frame_ids(sequence: Sequence) -> NDArray[np.int64]:
+    """(n,) ids of the segments that are frames."""
+    table = sequence.segment_table()
+    ids: NDArray[np.int64] = table.ids[table.kinds == FRAME_CODE]
+    return ids
+
+
 def plan_limits(
     cache: PageCache,
     *,

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from edgekv.bundle import Bundle
-from edgekv.cache import CacheCounters, PageCache, PageCounts
+from edgekv.cache import CacheCounters, CrossCache, PageCache, PageCounts
 from edgekv.config import KVDtype, KVGeometry, format_bytes, parse_bytes
 from edgekv.errors import BudgetError
 from edgekv.executors import (
@@ -29,6 +29,7 @@ from edgekv.inputs import InputEncoder, model_identity
 from edgekv.memory import available_bytes
 from edgekv.saving import restore_context
 from edgekv.session import Session
+from edgekv.sources import create_cross_executor, cross_pages, load_sources
 from edgekv.trace.writer import DEFAULT_MAX_BYTES, TraceWriter
 
 # Activations of one prefill chunk and the graph's own bookkeeping, on top of weights and pool.
@@ -44,15 +45,24 @@ class Estimate:
     weight_bytes: int
     pool_bytes: int
     workspace_bytes: int
+    num_cross_pages: int  # 0 for a model without cross-attention
+    cross_bytes: int
 
     @property
     def total_bytes(self) -> int:
         """All of it."""
-        return self.weight_bytes + self.pool_bytes + self.workspace_bytes
+        return self.weight_bytes + self.pool_bytes + self.cross_bytes + self.workspace_bytes
 
 
-def estimate(bundle: Bundle, kv_budget: str | int, kv_dtype: KVDtype | None = None) -> Estimate:
-    """What loading ``bundle`` takes. Raises BudgetError for a budget of less than a page."""
+def estimate(
+    bundle: Bundle,
+    kv_budget: str | int,
+    kv_dtype: KVDtype | None = None,
+    *,
+    cross_budget: str | int | None = None,
+) -> Estimate:
+    """What loading ``bundle`` takes. Raises BudgetError for a budget of less than a page, or of
+    less than two inputs of cross-attention."""
     page_bytes = bundle.geometry_for(kv_dtype).page_bytes
     budget = parse_bytes(kv_budget)
     num_pages = budget // page_bytes
@@ -62,7 +72,10 @@ def estimate(bundle: Bundle, kv_budget: str | int, kv_dtype: KVDtype | None = No
             f"one page takes {format_bytes(page_bytes)}"
         )
     weights = sum(entry.size_bytes for entry in bundle.manifest.files.values())
-    return Estimate(num_pages, weights, num_pages * page_bytes, WORKSPACE_BYTES)
+    num_cross, cross_bytes = cross_pages(bundle, cross_budget, kv_dtype)
+    return Estimate(
+        num_pages, weights, num_pages * page_bytes, WORKSPACE_BYTES, num_cross, cross_bytes
+    )
 
 
 def load(
@@ -70,6 +83,7 @@ def load(
     *,
     kv_budget: str | int = "64MiB",
     kv_dtype: KVDtype | None = None,
+    cross_budget: str | int | None = None,
     device: str = "auto",
     num_threads: int = 0,
     share: bool = True,
@@ -84,6 +98,8 @@ def load(
     ``share`` lets sessions that began alike hold what they have in common once (docs/identity.md).
     ``encoder_cache`` is the bytes kept of what the vision graph gave for the latest pictures, so
     that a picture that comes again is not encoded again; 0 keeps none.
+    ``cross_budget`` is the bytes of the pools that cross-attention reads, for models that have it;
+    None = four inputs.
     ``device`` is ``auto``, ``cpu``, ``cuda`` or ``tensorrt``; ``num_threads`` 0 = one per core.
     ``trace`` is a file for the event log of the cache, as ``Model.trace`` writes it.
     Raises BundleError, BudgetError, ExecutorError, TraceError, or ValueError for an argument that
@@ -93,9 +109,13 @@ def load(
     bundle = Bundle.open(path)
     geometry = bundle.geometry_for(kv_dtype)
     encoder_cache_bytes = 0 if encoder_cache == 0 else parse_bytes(encoder_cache)
-    need = estimate(bundle, kv_budget, kv_dtype)
+    need = estimate(bundle, kv_budget, kv_dtype, cross_budget=cross_budget)
     _check_memory(bundle, need, encoder_cache_bytes)
     manifest = bundle.manifest
+    cross_geometry = bundle.cross_geometry_for(kv_dtype)
+    cross = create_cross_executor(
+        bundle, chosen, kv_dtype, num_pages=need.num_cross_pages, num_threads=num_threads
+    )
     cache = PageCache(
         geometry,
         need.num_pages,
@@ -104,6 +124,7 @@ def load(
         shiftable=manifest.shiftable,
         identity=repr(model_identity(bundle, geometry)).encode(),
         share=share,
+        cross=None if cross_geometry is None else CrossCache(cross_geometry, need.num_cross_pages),
     )
     decoder = create_decoder(
         chosen,
@@ -116,11 +137,15 @@ def load(
             hidden_size=manifest.hidden_size,
             vocab_size=manifest.vocab_size,
             page_mass=manifest.mass_layer is not None,
+            cross=cross_geometry,
         ),
+        cross=cross,
     )
+    runner = Runner(decoder, cache, cross=cross)
     vision = _load_vision(bundle, chosen, num_threads)
-    inputs = InputEncoder(bundle, vision, encoder_cache_bytes=encoder_cache_bytes)
-    model = Model(bundle, chosen, Runner(decoder, cache), inputs)
+    sources = load_sources(bundle, chosen, runner, num_threads)
+    inputs = InputEncoder(bundle, vision, sources, encoder_cache_bytes=encoder_cache_bytes)
+    model = Model(bundle, chosen, runner, inputs)
     if trace is not None:
         try:
             model.trace(trace, limit=trace_limit)
@@ -192,25 +217,26 @@ class Model:
         self,
         *,
         instructions: str | None = None,
-        retain: str = "window",
+        retain: str | None = None,
         reserve_tokens: int | None = None,
         priority: int = 0,
     ) -> Session:
         """Open a session: its pinned start, with the instructions, is prefilled now.
 
-        ``reserve_tokens`` (default: 128, at most a quarter of the context) stay free for a question
-        and its answer. When sessions want more than the pool has, frames leave first from the one
-        with the lowest ``priority``, among equals from the one furthest above its share; pinned
-        start and newest frame always stay. Raises BudgetError when the pinned start, one frame and
-        the reserve do not fit beside what the other sessions cannot do without, ValueError for an
-        unknown rule or one that this model's positions do not allow.
+        ``retain`` None: ``window``, or ``keep`` for a model whose frames take no room in the
+        context. ``reserve_tokens`` (default: 128, at most a quarter of the context) stay free for a
+        question and its answer. When sessions want more than the pool has, frames leave first from
+        the one with the lowest ``priority``, among equals from the one furthest above its share;
+        pinned start and newest frame always stay. Raises BudgetError when the pinned start, one
+        frame and the reserve do not fit beside what the other sessions cannot do without,
+        ValueError for an unknown rule or one that this model's positions do not allow.
         """
         return Session.open(
             self._runner,
             self._inputs,
             max_context_tokens=self.bundle.manifest.max_context_tokens,
             instructions=instructions,
-            retain=retain,
+            retain=self._inputs.default_retain if retain is None else retain,
             reserve_tokens=reserve_tokens,
             priority=priority,
         )

@@ -4,7 +4,7 @@ Owns: the operator's identity and every graph input and output name. Exporter, e
 read them here and nowhere else. Knows nothing of any library.
 
 Symbols: T tokens in the step, B sequences, M page-table columns, A rope axes, N logit rows,
-P pages in the pool, Hk KV heads, S page size, D head dimension.
+P pages in the pool, Hk KV heads, S page size, D head dimension, L encoder states of one input.
 """
 
 OP_DOMAIN = "edgekv"
@@ -27,6 +27,9 @@ QUERY_INDICES = "query_indices"  # (T,) int32, logical index of the query token 
 PAGE_MASS = "page_mass"  # (P,) float32, attention that fell on each page; bound in place
 MASS_WEIGHTS = "mass_weights"  # (B,) float32, how much each sequence's queries count, 0 = not
 PAGE_MASS_OUT = "page_mass_out"  # (P,) float32, bound to the same memory as the input
+# decoder.onnx of a model with cross-attention, inputs beside those
+CROSS_PAGE_TABLE = "cross_page_table"  # (B, M, 2) int32 over the cross pools; id -1 = unused
+CROSS_KV_LIMITS = "cross_kv_limits"  # (T,) int32, how many encoder states each token may see
 
 # decoder.onnx, output
 LOGITS = "logits"  # (N, vocab) float32
@@ -34,6 +37,15 @@ LOGITS = "logits"  # (N, vocab) float32
 # vision.onnx
 PIXEL_VALUES = "pixel_values"  # (num_images, 3, height, width) float32
 IMAGE_EMBEDS = "image_embeds"  # (num_images, tokens_per_image, hidden) float32
+
+# encoder.onnx of a model with cross-attention: pixel_values (tiles, 3, height, width) with
+# aspect_ratio_ids, or input_features
+ASPECT_RATIO_IDS = "aspect_ratio_ids"  # (1,) int64, which arrangement the tiles have
+INPUT_FEATURES = "input_features"  # (1, num_mels, num_frames) float32
+ENCODER_STATES = "encoder_states"  # (L, encoder hidden) float32, an input of cross.onnx too
+
+# cross.onnx: encoder states into the cross pools, which are its inputs and its only outputs
+CROSS_SLOT_MAPPING = "cross_slot_mapping"  # (L,) int32, page * page_size + offset, -1 = leave out
 
 
 def key_pool(layer: int) -> str:
@@ -54,3 +66,23 @@ def key_pool_out(layer: int) -> str:
 def value_pool_out(layer: int) -> str:
     """Output name of a layer's value pool; bound to the same memory as the input."""
     return f"value_pool_out.{layer}"
+
+
+def cross_key_pool(layer: int) -> str:
+    """A cross-attention layer's key pool: input of decoder.onnx, in- and output of cross.onnx."""
+    return f"cross_{key_pool(layer)}"
+
+
+def cross_value_pool(layer: int) -> str:
+    """A cross-attention layer's value pool: input of decoder.onnx, in- and output of cross.onnx."""
+    return f"cross_{value_pool(layer)}"
+
+
+def cross_key_pool_out(layer: int) -> str:
+    """Output of cross.onnx; bound to the same memory as its input."""
+    return f"cross_{key_pool_out(layer)}"
+
+
+def cross_value_pool_out(layer: int) -> str:
+    """Output of cross.onnx; bound to the same memory as its input."""
+    return f"cross_{value_pool_out(layer)}"

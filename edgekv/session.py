@@ -20,19 +20,26 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache import Sequence
+from edgekv.cache import CrossCounts, CrossInput, Sequence
 from edgekv.cache.retention import retention_rule
 from edgekv.cache.segments import FRAME_CODE, checked_label
 from edgekv.cache.snapshot import IndexCounts
 from edgekv.encoder_cache import EncoderCacheStats
-from edgekv.errors import SessionError
+from edgekv.errors import ContextError, SessionError
 from edgekv.generate import Runner, draw_answer
 from edgekv.inputs import InputEncoder, content_of
-from edgekv.limits import can_take, check_fits, fit_question, num_frames, plan_limits
+from edgekv.limits import (
+    can_take,
+    check_fits,
+    fit_question,
+    frame_ids,
+    num_frames,
+    plan_limits,
+)
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import SessionRecord, save_context
 from edgekv.sharing import Member
-from edgekv.types import Answer, Frame, SegmentKind
+from edgekv.types import Answer, Frame, SegmentKind, Sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,7 @@ class SessionStats:
     utilisation: float  # share of the live sequence's slots that hold a token
     shared: IndexCounts  # of the model: segments found in the pool instead of computed
     encoder_cache: EncoderCacheStats  # of the model: pictures not encoded again
+    cross: CrossCounts | None  # of what cross-attention sees; None for a model without
 
     @property
     def pages_available(self) -> int:
@@ -125,17 +133,23 @@ class Session:
 
     # -- the stream -----------------------------------------------------------------------------
 
-    def push(self, frame: Frame | NDArray[np.uint8], time_s: float | None = None) -> None:
+    def push(
+        self,
+        frame: Frame | Sound | NDArray[np.uint8] | NDArray[np.float32],
+        time_s: float | None = None,
+    ) -> None:
         """Take in a frame: encode it, let old frames go if it needs their room, prefill it.
 
-        ``frame`` is a ``Frame``, or an array (height, width, 3) uint8 RGB with ``time_s`` seconds.
+        ``frame`` is a ``Frame``, or an array (height, width, 3) uint8 RGB with ``time_s`` seconds;
+        for a model that hears, a ``Sound``, or an array (num_samples,) float32 at its own rate.
+        A model with cross-attention sees one frame, the newest: it takes the place of the last one.
         Raises ValueError for a wrong shape or dtype or a time before the last one, SessionError
         when the session is closed or another thread is changing it.
         """
-        if not isinstance(frame, Frame):
+        if not isinstance(frame, Frame | Sound):
             if time_s is None:
                 raise ValueError("an array needs its time: push(pixels, time_s=…)")
-            frame = Frame(frame, time_s, self._record.num_frames)
+            frame = self._inputs.wrap(frame, time_s, self._record.num_frames)
         with self._change():
             checked_label(frame.index, frame.time_s)
             if not frame.time_s >= self.last_time_s:
@@ -145,19 +159,43 @@ class Session:
                 )
             if not math.isfinite(frame.time_s):
                 raise ValueError(f"a frame's time must be finite, got {frame.time_s} s")
-            picture = self._inputs.picture(frame)
-            # Only a context that can be found pays for the digest.
-            content = picture.digest if self._sequence.is_findable else None
-            index, time_s = frame.index, frame.time_s
-            with self._runner.lock:
-                if self._take("frame", content, index=index, time_s=time_s):
-                    self._count_frame(time_s)
-                    return
-            embeds = self._inputs.frame(picture)
-            with self._append(len(embeds)):
-                self._runner.feed(self._sequence, "frame", embeds, index=index, time_s=time_s)
-                self._keep(content)
+            with self._inputs.source(frame) as source:
+                if source is None:
+                    self._prefill(frame)
+                else:
+                    self._look_at(source, frame)
+
+    def _prefill(self, frame: Frame | Sound) -> None:
+        """Take in a frame whose tokens join the context, computed here or found in the pool."""
+        picture = self._inputs.picture(frame)
+        # Only a context that can be found pays for the digest.
+        content = picture.digest if self._sequence.is_findable else None
+        index, time_s = frame.index, frame.time_s
+        with self._runner.lock:
+            if self._take("frame", content, index=index, time_s=time_s):
                 self._count_frame(time_s)
+                return
+        embeds = self._inputs.frame(picture)
+        with self._append(len(embeds)):
+            self._runner.feed(self._sequence, "frame", embeds, index=index, time_s=time_s)
+            self._keep(content)
+            self._count_frame(time_s)
+
+    def _look_at(self, source: CrossInput, frame: Frame | Sound) -> None:
+        """Take in a frame that cross-attention sees, in place of the one before."""
+        marks = self._inputs.marks
+        with self._append(len(marks), replace_frames=True):
+            before = self._sequence.source
+            try:
+                self._sequence.look_at(source)
+                if len(marks):
+                    self._runner.feed(
+                        self._sequence, "frame", marks, index=frame.index, time_s=frame.time_s
+                    )
+            except BaseException:
+                self._sequence.look_at(before)
+                raise
+            self._count_frame(frame.time_s)
 
     def say(self, text: str) -> None:
         """Add text to the live context; it leaves again as frames do.
@@ -166,6 +204,10 @@ class Session:
         as ``push``.
         """
         with self._change():
+            if self._inputs.asks_whole:
+                raise ContextError(
+                    "this model's prompt is asked as a whole, it takes no text before"
+                )
             ids = self._inputs.text_ids(text)
             with self._runner.lock:
                 if not self._take("text", content_of(ids)):
@@ -197,11 +239,17 @@ class Session:
         self._record.num_frames += 1
 
     @contextmanager
-    def _append(self, num_tokens: int) -> Generator[None, None, None]:
-        """Holds the pool while its block appends ``num_tokens`` in one piece, with room made."""
+    def _append(
+        self, num_tokens: int, *, replace_frames: bool = False
+    ) -> Generator[None, None, None]:
+        """Holds the pool while its block appends ``num_tokens`` in one piece, with room made.
+
+        ``replace_frames``: those in the context leave, whether or not their room is needed.
+        """
         with self._runner.lock:
             self._check_open()
-            with self._runner.sharing.room(self._member, num_tokens):
+            leaving = frame_ids(self._sequence) if replace_frames else None
+            with self._runner.sharing.room(self._member, num_tokens, leaving=leaving):
                 yield
 
     # -- questions ------------------------------------------------------------------------------
@@ -257,7 +305,13 @@ class Session:
         """
         with self._runner.lock:
             self._check_open()
-            ids = self._inputs.question_ids(prompt, frames=num_frames(self._sequence) > 0)
+            if self._inputs.asks_whole and self._sequence.source is None:
+                raise ContextError("there is nothing to ask about yet: push a sound first")
+            ids = self._inputs.question_ids(
+                prompt,
+                frames=num_frames(self._sequence) > 0,
+                instructions=self._record.instructions,
+            )
             fork = self._sequence.fork()
             member, sharing = self._member, self._runner.sharing
             try:
@@ -347,6 +401,7 @@ class Session:
                 utilisation=self._sequence.num_tokens / num_slots if num_slots else 1.0,
                 shared=self._runner.cache.index.counts,
                 encoder_cache=self._inputs.encoder_cache,
+                cross=None if (cross := self._runner.cache.cross) is None else cross.counts,
             )
 
     def close(self) -> None:

@@ -138,15 +138,18 @@ class Sharing:
         return dict(zip(members, shares, strict=True))
 
     @contextmanager
-    def room(self, member: Member, num_tokens: int) -> Generator[None, None, None]:
+    def room(
+        self, member: Member, num_tokens: int, *, leaving: NDArray[np.int64] | None = None
+    ) -> Generator[None, None, None]:
         """Makes room for ``num_tokens`` that its block appends to ``member`` in one piece.
 
+        ``leaving`` (k,) are segments of ``member`` that leave whether or not room is short.
         Raises ContextError or OutOfPagesError when there is none to be made; nothing has left then.
         When the block fails, what had left is back, as long as the pool has room for both; the room
         kept for a question is such room.
         """
         num_pages = self._cache.geometry.pages_for(num_tokens)
-        with self._carried_out(self.plan(member, num_tokens), num_pages):
+        with self._carried_out(self.plan(member, num_tokens, leaving), num_pages):
             yield
 
     @contextmanager
@@ -191,13 +194,17 @@ class Sharing:
             for sequence in kept:
                 sequence.close()
 
-    def plan(self, member: Member, num_tokens: int) -> list[Leaving]:
+    def plan(
+        self, member: Member, num_tokens: int, leaving: NDArray[np.int64] | None = None
+    ) -> list[Leaving]:
         """Who drops what so that ``num_tokens`` more fit ``member``. Changes nothing."""
         counts = self._cache.counts
         limits = member.limits.within(self.most_pages(member.limits.reserve_pages, member))
         own = segments_to_drop(
             member.sequence, member.rule, limits, num_tokens, num_free=counts.num_pages
         )
+        if leaving is not None:
+            own = np.union1d(own, leaving)
         num_pages = self._cache.geometry.pages_for(num_tokens)
         if num_pages > counts.available - self.reserve_pages:
             return self._plan_for(member, num_pages, own)

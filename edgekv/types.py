@@ -27,6 +27,15 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
+class Sound:
+    """A piece of sound, for models that hear."""
+
+    samples: NDArray[np.float32]  # (num_samples,) at the model's own rate, -1 to 1
+    time_s: float = 0.0  # seconds since the stream began
+    index: int = 0  # number of the piece in its source
+
+
+@dataclass(frozen=True, slots=True)
 class ModelIdentity:
     """What must be equal for stored keys and values to mean the same."""
 
@@ -34,6 +43,14 @@ class ModelIdentity:
     weights_sha256: str  # over all files of the bundle
     operator_version: int
     geometry: KVGeometry  # with the pool's dtype
+
+
+@dataclass(frozen=True, slots=True)
+class CrossTables:
+    """What the tokens of one step see by cross-attention: read-only pages of pools of their own."""
+
+    page_table: NDArray[np.int32]  # (B, M, 2): page id, valid tokens
+    kv_limits: NDArray[np.int32]  # (T,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +64,7 @@ class StepTables:
     kv_limits: NDArray[np.int32]  # (T,)
     query_indices: NDArray[np.int32]  # (T,)
     mass_weights: NDArray[np.float32] | None = None  # (B,), None = zeros: see ``DecoderExecutor``
+    cross: CrossTables | None = None  # None: the model has no cross-attention
 
 
 @dataclass(frozen=True, slots=True)

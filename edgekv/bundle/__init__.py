@@ -2,6 +2,7 @@
 
 from edgekv.bundle.manifest import (
     FORMAT_VERSION,
+    CrossSettings,
     FileEntry,
     GenerationDefaults,
     Manifest,
@@ -14,6 +15,7 @@ from edgekv.bundle.reader import Bundle
 __all__ = [
     "FORMAT_VERSION",
     "Bundle",
+    "CrossSettings",
     "FileEntry",
     "GenerationDefaults",
     "Manifest",

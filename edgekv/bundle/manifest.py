@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from edgekv.bundle.decode import decode, parse_json
-from edgekv.config import ImageSettings, KVDtype, KVGeometry, Rotation
+from edgekv.config import (
+    AudioSettings,
+    ImageSettings,
+    KVDtype,
+    KVGeometry,
+    Rotation,
+    TileSettings,
+)
 from edgekv.errors import BundleError
 from edgekv.names import OP_VERSION
 
@@ -23,6 +30,7 @@ FORMAT_VERSION = 2
 
 MANIFEST = "bundle.json"
 VISION = "vision.onnx"
+ENCODER = "encoder.onnx"
 EMBED = "embed.npy"
 TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
@@ -50,6 +58,16 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class FrameText:
+    """How a frame stands in the prompt."""
+
+    placeholder: str  # what the chat template writes for one
+    prefix: str  # text right before its image tokens
+    suffix: str  # text right after them
+    num_tokens: int  # image tokens in between
+
+
+@dataclass(frozen=True, slots=True)
 class VisionSettings:
     """How frames enter the model and the prompt."""
 
@@ -68,6 +86,48 @@ class VisionSettings:
             raise ValueError(f"image_token_id must not be negative, got {self.image_token_id}")
         if not self.placeholder:
             raise ValueError("placeholder must not be empty")
+
+    @property
+    def frame_text(self) -> FrameText:
+        """How a frame stands in the prompt."""
+        return FrameText(
+            self.placeholder, self.frame_prefix, self.frame_suffix, self.tokens_per_image
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CrossSettings:
+    """How inputs enter a model that sees them by cross-attention; exactly one kind of input."""
+
+    geometry: KVGeometry  # of the cross pools, in the KV dtype of the others; no rope axes
+    graphs: dict[str, str]  # KV dtype -> file of the graph that writes keys and values
+    hidden_size: int  # of an encoder state
+    states_per_part: int  # encoder states of one tile, or of a whole sound
+    placeholder: str  # what the prompt says where an input stands, empty = nothing
+    default_question: str  # what an empty question asks, empty = it is refused
+    tiles: TileSettings | None
+    audio: AudioSettings | None
+
+    def __post_init__(self) -> None:
+        for name in ("hidden_size", "states_per_part"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if (self.tiles is None) == (self.audio is None):
+            raise ValueError("one of tiles and audio must be null and the other not")
+        if self.geometry.num_rope_axes:
+            raise ValueError(
+                f"geometry: num_rope_axes must be 0, got {self.geometry.num_rope_axes}"
+            )
+
+    @property
+    def max_states(self) -> int:
+        """Encoder states of the largest input."""
+        return self.states_per_part * (1 if self.tiles is None else self.tiles.max_tiles)
+
+    @property
+    def frame_text(self) -> FrameText | None:
+        """How an input stands in the prompt; None when it leaves no token there."""
+        return FrameText(self.placeholder, self.placeholder, "", 0) if self.placeholder else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +176,11 @@ class Manifest:
     rotations: tuple[Rotation, ...]  # the different ones
     layer_rotations: tuple[int, ...]  # (num_layers,) which of them each layer uses
     mass_layer: int | None  # the layer whose node adds up ``page_mass``, null = none does
-    cross: None  # kept free for models with cross-attention
     hidden_size: int
     vocab_size: int
     max_context_tokens: int
-    vision: VisionSettings | None  # null = text only
+    vision: VisionSettings | None  # null = no frames in the context itself
+    cross: CrossSettings | None  # null = no cross-attention
     prompt: PromptSettings
     generation: GenerationDefaults
     files: dict[str, FileEntry]
@@ -147,7 +207,25 @@ class Manifest:
             )
         if any(token >= self.vocab_size for token in self.prompt.eos_ids):
             raise ValueError(f"eos_ids must lie below vocab_size {self.vocab_size}")
+        if self.cross is not None:
+            self._check_cross(self.cross)
         self._check_files()
+
+    def _check_cross(self, cross: CrossSettings) -> None:
+        if self.vision is not None:
+            raise ValueError("one of vision and cross must be null")
+        for name in ("dtype", "page_size"):
+            own, other = getattr(cross.geometry, name), getattr(self.geometry, name)
+            if own != other:
+                raise ValueError(f"cross: {name} must be the {other} of geometry, got {own}")
+        if set(cross.graphs) != set(self.decoders):
+            raise ValueError("cross: graphs must name the KV dtypes of decoders")
+
+    @property
+    def frame_text(self) -> FrameText | None:
+        """How a frame stands in the prompt; None when frames leave no token there."""
+        entrance = self.vision or self.cross
+        return None if entrance is None else entrance.frame_text
 
     def _check_files(self) -> None:
         if self.geometry.dtype not in self.decoders:
@@ -158,7 +236,8 @@ class Manifest:
                     f"decoders: {dtype!r} is not one of {', '.join(get_args(KVDtype))}"
                 )
         vision = (VISION,) if self.vision is not None else ()
-        for name in (*REQUIRED_FILES, *self.decoders.values(), *vision):
+        cross = (ENCODER, *self.cross.graphs.values()) if self.cross is not None else ()
+        for name in (*REQUIRED_FILES, *self.decoders.values(), *vision, *cross):
             if name not in self.files:
                 raise ValueError(f"files: {name} is missing from the list")
         for name in self.files:

@@ -66,14 +66,14 @@ class Prompts:
     @classmethod
     def from_manifest(cls, template: str, manifest: Manifest) -> Prompts:
         """The prompts of an opened bundle. Raises BundleError."""
-        prompt, vision = manifest.prompt, manifest.vision
+        prompt, frame = manifest.prompt, manifest.frame_text
         return cls(
             template,
             template_tokens=prompt.template_tokens,
             prepend=prompt.prepend,
-            placeholder=None if vision is None else vision.placeholder,
-            frame_prefix="" if vision is None else vision.frame_prefix,
-            frame_suffix="" if vision is None else vision.frame_suffix,
+            placeholder=None if frame is None else frame.placeholder,
+            frame_prefix="" if frame is None else frame.prefix,
+            frame_suffix="" if frame is None else frame.suffix,
         )
 
     def start(self, instructions: str | None = None) -> str:
@@ -159,8 +159,11 @@ class Prompts:
         return rendered.count(_ASK) == 1 and "'type'" not in rendered
 
     def _takes_system(self) -> bool:
+        images = [] if self._placeholder is None else [_IMAGE]  # some refuse both together
         try:
-            rendered = self._render([self._message("system", [_TELL]), self._user(_ASK)], True)
+            rendered = self._render(
+                [self._message("system", [_TELL]), self._user(*images, _ASK)], True
+            )
         except BundleError:
             return False
         return rendered.count(_TELL) == 1

@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from edgekv.bundle.manifest import (
     CHAT_TEMPLATE,
     EMBED,
+    ENCODER,
     MANIFEST,
     TOKENIZER,
     VISION,
+    CrossSettings,
     FileEntry,
     Manifest,
 )
@@ -105,6 +107,23 @@ class Bundle:
     def vision_path(self) -> Path | None:
         """The vision graph, None for a text-only model."""
         return None if self.manifest.vision is None else self.path / VISION
+
+    @property
+    def cross(self) -> CrossSettings | None:
+        """What a model with cross-attention looks at, and how; None for one without."""
+        return self.manifest.cross
+
+    def cross_geometry_for(self, kv_dtype: KVDtype | None) -> KVGeometry | None:
+        """The geometry of the cross pools; None for a model without. Raises ValueError."""
+        if self.cross is None:
+            return None
+        dtype = self.geometry_for(kv_dtype).dtype
+        return dataclasses.replace(self.cross.geometry, dtype=dtype)
+
+    @property
+    def encoder_path(self) -> Path:
+        """The encoder of a model with cross-attention."""
+        return self.path / ENCODER
 
     @property
     def tokenizer_path(self) -> Path:

@@ -13,6 +13,7 @@ Typical use::
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
 from edgekv.cache.counters import ALLOCATION_BUCKETS_US, CacheCounters
+from edgekv.cache.cross import CrossCache, CrossCounts, CrossInput, content_key
 from edgekv.cache.identity import Entry, sha256
 from edgekv.cache.invariants import InvariantError, check
 from edgekv.cache.observer import CacheObserver, Removal, Sharing
@@ -29,6 +30,9 @@ __all__ = [
     "CacheCounters",
     "CacheObserver",
     "CacheSnapshot",
+    "CrossCache",
+    "CrossCounts",
+    "CrossInput",
     "Entry",
     "InvariantError",
     "PageAllocator",
@@ -42,5 +46,6 @@ __all__ = [
     "Sharing",
     "Step",
     "check",
+    "content_key",
     "sha256",
 ]

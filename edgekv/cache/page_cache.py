@@ -15,6 +15,7 @@ import numpy as np
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
 from edgekv.cache.counters import CacheCounters
+from edgekv.cache.cross import CrossCache
 from edgekv.cache.identity import Digest, SegmentIndex, sha256
 from edgekv.cache.layout import Layout
 from edgekv.cache.observer import CacheObserver, Observers
@@ -35,6 +36,7 @@ class PageCache:
     context. ``shiftable=False`` declares learned absolute positions: nothing can be dropped then.
     ``identity`` says which model the keys and values are of. ``share=False`` keeps nothing for
     other contexts to find; ``digest`` makes the index's keys.
+    ``cross`` holds what a model with cross-attention looks at.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class PageCache:
         identity: bytes = b"",
         digest: Digest = sha256,
         share: bool = True,
+        cross: CrossCache | None = None,
     ) -> None:
         if max_pages is not None and max_pages < 1:
             raise ValueError(f"max_pages must be at least 1, got {max_pages}")
@@ -67,7 +70,13 @@ class PageCache:
             max_pages=num_pages if max_pages is None else min(max_pages, num_pages),
             max_positions=max_positions,
             shiftable=shiftable,
+            cross=cross,
         )
+
+    @property
+    def cross(self) -> CrossCache | None:
+        """What sequences look at by cross-attention; None for a model without."""
+        return self._pool.cross
 
     @property
     def counts(self) -> PageCounts:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.allocator import PageAllocator
+from edgekv.cache.cross import CrossCache
 from edgekv.cache.identity import SegmentIndex
 from edgekv.cache.observer import CacheObserver
 from edgekv.cache.summaries import FrameSummaries
@@ -37,6 +38,7 @@ class PoolState:
     max_pages: int  # most pages one sequence may hold
     max_positions: int | None  # positions must stay below, None = no limit
     shiftable: bool  # False: positions are absolute and segments cannot be dropped
+    cross: CrossCache | None = None  # None: the model has no cross-attention
     sequences: dict[int, Sequence] = field(default_factory=dict)  # open ones by id
     ids: Iterator[int] = field(default_factory=itertools.count)
 

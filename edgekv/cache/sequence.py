@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.append import Append, Runs, limits_for, relative_positions, slots_for
+from edgekv.cache.cross import CrossInput
 from edgekv.cache.identity import Entry
 from edgekv.cache.layout import Layout
 from edgekv.cache.pool import PoolState
@@ -59,6 +60,7 @@ class Sequence:
         self._found_by = found_by
         self._pending: Append | None = None
         self._closed = False
+        self._source: CrossInput | None = None
         pool.sequences[self.id] = self
 
     @property
@@ -86,6 +88,25 @@ class Sequence:
     @property
     def pending(self) -> Append | None:
         return self._pending
+
+    @property
+    def source(self) -> CrossInput | None:
+        """What tokens appended from now on see by cross-attention."""
+        return self._source
+
+    def look_at(self, source: CrossInput | None) -> None:
+        """Let tokens appended from now on see ``source``, which is held until another follows.
+
+        What comes then depends on it, so the context is private from now on."""
+        self._require_idle()
+        if source is not None:
+            if self._pool.cross is None:
+                raise CacheError("this model has no cross-attention")
+            source.retain()
+            self.make_private()
+        if self._source is not None:
+            self._source.release()
+        self._source = source
 
     @property
     def closed(self) -> bool:
@@ -207,6 +228,7 @@ class Sequence:
         self._require_open()
         self._pool.allocator.retain(self.table.page_ids)
         child = Sequence(self._pool, self._layout.copy(), self._found_by)
+        child.look_at(self._source)
         self._pool.observer.opened(child, self)
         return child
 
@@ -344,6 +366,9 @@ class Sequence:
             self._pool.index.touch(self._found_by.path_pages())
         self._pool.allocator.release(self._layout.clear())
         self._found_by = None
+        if self._source is not None:
+            self._source.release()
+            self._source = None
         self._closed = True
         del self._pool.sequences[self.id]
         self._pool.observer.removed(self, "close", _NO_IDS, "")

@@ -16,12 +16,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgekv.cache.append import Append
+from edgekv.cache.cross import CrossCache
 from edgekv.cache.pool import PoolState
 from edgekv.errors import CacheError
-from edgekv.types import StepTables
+from edgekv.types import CrossTables, StepTables
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,13 +33,16 @@ class Step:
     def __init__(self, pool: PoolState, appends: Collection[Append]) -> None:
         check_appends(appends)
         self.appends = tuple(appends)
-        self.tables = build_tables(appends, pool.geometry.num_rope_axes)
+        self.tables = build_tables(appends, pool.geometry.num_rope_axes, pool.cross)
         # (C, 2) int32 pages (source, target) to copy before anything is written
         self.copies = np.concatenate([append.copies for append in appends])
         self.copies.flags.writeable = False
         self._pool = pool
         self.token = pool.allocator.begin_step(map(Append.used_pages, appends))
         self._ended = False
+        # A sequence that closes meanwhile lets go its source, which the device may still read.
+        sources = [append.sequence.source for append in appends]
+        self._sources = [source.retain() for source in sources if source is not None]
         for append in appends:
             append.in_step = True
         pool.observer.stepped(self)
@@ -79,6 +82,8 @@ class Step:
             raise CacheError("the step has ended already")
         self._ended = True
         self._pool.allocator.end_step(self.token)
+        for source in self._sources:
+            source.release()
         self._pool.observer.stepped(self)
 
 
@@ -94,7 +99,9 @@ def check_appends(appends: Collection[Append]) -> None:
         raise CacheError("an append is listed twice in one step")
 
 
-def build_tables(appends: Collection[Append], num_rope_axes: int) -> StepTables:
+def build_tables(
+    appends: Collection[Append], num_rope_axes: int, cross: CrossCache | None
+) -> StepTables:
     """The operator's host arrays, one row per append, all fresh and read-only."""
     rows = [append.table_rows(2 + num_rope_axes) for append in appends]
     page_table = np.zeros((len(rows), max(map(len, rows)), 2 + num_rope_axes), dtype=np.int32)
@@ -111,8 +118,24 @@ def build_tables(appends: Collection[Append], num_rope_axes: int) -> StepTables:
         kv_limits=np.concatenate([append.kv_limits for append in appends]),
         query_indices=np.concatenate([append.query_indices for append in appends]),
         mass_weights=np.array([append.mass_weight for append in appends], dtype=np.float32),
+        cross=None if cross is None else build_cross_tables(appends),
     )
-    for name in StepTables.__slots__:
-        array: NDArray[np.generic] = getattr(tables, name)
-        array.flags.writeable = False
+    for part in (tables, tables.cross):
+        for name in () if part is None else part.__slots__:
+            if isinstance(array := getattr(part, name), np.ndarray):
+                array.flags.writeable = False
     return tables
+
+
+def build_cross_tables(appends: Collection[Append]) -> CrossTables:
+    """What each append's tokens see of the input that its sequence looks at: all of it."""
+    sources = [append.sequence.source for append in appends]
+    width = max((len(source.table) for source in sources if source is not None), default=1)
+    page_table = np.zeros((len(sources), width, 2), dtype=np.int32)
+    page_table[:, :, 0] = -1
+    for b, source in enumerate(sources):
+        if source is not None:
+            page_table[b, : len(source.table)] = source.table
+    seen = [0 if source is None else source.num_states for source in sources]
+    counts = [append.num_tokens for append in appends]
+    return CrossTables(page_table, np.repeat(np.array(seen, dtype=np.int32), counts))

@@ -7,6 +7,7 @@ graph adds up attention, the executor also owns one float32 a page, zero at cons
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -64,4 +65,36 @@ class VisionExecutor(Protocol):
 
     def close(self) -> None:
         """Give the graph back; the executor cannot be used afterwards."""
+        ...
+
+
+class EncoderExecutor(Protocol):
+    """Runs encoder.onnx: one input of a model with cross-attention in, its states out."""
+
+    def encode(self, inputs: Mapping[str, NDArray[np.generic]]) -> NDArray[np.float32]:
+        """Tensors by name -> states (L, hidden)."""
+        ...
+
+    def close(self) -> None:
+        """Give the graph back; the executor cannot be used afterwards."""
+        ...
+
+
+class CrossExecutor(Protocol):
+    """Runs cross.onnx over the cross pools, which it owns and a decoder executor reads."""
+
+    def write(self, states: NDArray[np.float32], slots: NDArray[np.int32]) -> None:
+        """Keys and values of encoder states (L, hidden) into their slots (L,), -1 = nowhere."""
+        ...
+
+    def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
+        """Contents of pages, (num_layers, 2, n, Hk, S, D) in the KV dtype; axis 1: keys, values."""
+        ...
+
+    def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
+        """Put back what ``read_pages`` returned, at any page ids."""
+        ...
+
+    def close(self) -> None:
+        """Give pools and graph back; neither it nor the decoder can be used afterwards."""
         ...

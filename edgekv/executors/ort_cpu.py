@@ -7,6 +7,7 @@ token count seen so far take no more. Does not know sequences, bundles or pictur
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ _DTYPE_NAMES = {
 }
 
 
-def _session(
+def open_session(
     path: Path, num_threads: int, *, custom_ops: bool
 ) -> tuple[ort.InferenceSession, Signature]:
     """The graph at ``path``, and what it takes and gives."""
@@ -61,6 +62,23 @@ def _tensors(arguments: list[ort.NodeArg]) -> Tensors:
     }
 
 
+def make_pool(shape: tuple[int, ...], geometry: KVGeometry) -> NDArray[np.generic]:
+    """Memory for pages. Raises ExecutorError for a KV dtype this executor has no pools of."""
+    if geometry.dtype not in _POOL_DTYPES:
+        raise ExecutorError(f"the CPU executor has no {geometry.dtype} pools")
+    pool = np.empty(shape, _POOL_DTYPES[geometry.dtype])
+    pool.fill(0)  # touch every byte now, so that the budget is paid at load and not in use
+    return pool
+
+
+def shared_value(pool: NDArray[np.generic]) -> ort.OrtValue:
+    """The same memory, as ONNX Runtime binds it."""
+    value = ort.OrtValue.ortvalue_from_numpy(pool)
+    if value.data_ptr() != pool.ctypes.data:
+        raise ExecutorError("this onnxruntime copies arrays it should share; please report it")
+    return value
+
+
 class OrtDecoder:
     """decoder.onnx with pools of ``num_pages`` pages; see ``DecoderExecutor``."""
 
@@ -72,11 +90,12 @@ class OrtDecoder:
         num_pages: int,
         num_threads: int = 0,
         signature: Signature | None = None,  # None = what the geometry alone asks for
+        cross_pools: Mapping[str, NDArray[np.generic]] | None = None,  # another executor's, to read
     ) -> None:
         if geometry.dtype not in _POOL_DTYPES:
             raise ExecutorError(f"the CPU executor has no {geometry.dtype} pools")
         self._session: ort.InferenceSession | None
-        self._session, found = _session(path, num_threads, custom_ops=True)
+        self._session, found = open_session(path, num_threads, custom_ops=True)
         self._weighs = names.PAGE_MASS in found.taken
         signature = signature or decoder_signature(geometry, page_mass=self._weighs)
         check_signature(path.name, signature, found)
@@ -90,20 +109,19 @@ class OrtDecoder:
         self._mass = np.zeros(num_pages, np.float32)
         if self._weighs:
             self._bind_in_place(names.PAGE_MASS, names.PAGE_MASS_OUT, self._mass)
+        for name, pool in (cross_pools or {}).items():
+            self._binding.bind_ortvalue_input(name, shared_value(pool))
         self._binding.bind_output(names.LOGITS, "cpu")
 
     def _bind_pool(
         self, source: str, target: str, shape: tuple[int, ...], geometry: KVGeometry
     ) -> None:
-        pool = np.empty(shape, _POOL_DTYPES[geometry.dtype])
-        pool.fill(0)  # touch every byte now, so that the budget is paid at load and not in use
+        pool = make_pool(shape, geometry)
         self._bind_in_place(source, target, pool)
         self._pools.append(pool)
 
     def _bind_in_place(self, source: str, target: str, array: NDArray[np.generic]) -> None:
-        value = ort.OrtValue.ortvalue_from_numpy(array)
-        if value.data_ptr() != array.ctypes.data:
-            raise ExecutorError("this onnxruntime copies arrays it should share; please report it")
+        value = shared_value(array)
         self._binding.bind_ortvalue_input(source, value)
         self._binding.bind_ortvalue_output(target, value)
 
@@ -132,6 +150,9 @@ class OrtDecoder:
             if weights is None:
                 weights = np.zeros(len(tables.page_table), np.float32)
             feeds[names.MASS_WEIGHTS] = weights
+        if tables.cross is not None:
+            feeds[names.CROSS_PAGE_TABLE] = tables.cross.page_table
+            feeds[names.CROSS_KV_LIMITS] = tables.cross.kv_limits
         for name, array in feeds.items():
             self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
         try:
@@ -183,7 +204,7 @@ class OrtVision:
         self, path: Path, *, num_threads: int = 0, signature: Signature | None = None
     ) -> None:
         self._session: ort.InferenceSession | None
-        self._session, found = _session(path, num_threads, custom_ops=False)
+        self._session, found = open_session(path, num_threads, custom_ops=False)
         if signature is not None:
             check_signature(path.name, signature, found)
 

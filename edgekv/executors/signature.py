@@ -1,15 +1,15 @@
 """What a graph must take and give to be the one its manifest describes.
 
-Owns: the inputs and outputs of both graphs, from the geometry. Knows no graph library.
+Owns: the inputs and outputs of every graph, from the geometry. Knows no graph library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from edgekv import names
-from edgekv.config import KVGeometry
+from edgekv.config import AudioSettings, KVGeometry, TileSettings
 from edgekv.errors import ExecutorError
 
 Dims = tuple[int | None, ...]  # None = any size
@@ -30,8 +30,10 @@ def decoder_signature(
     hidden_size: int | None = None,
     vocab_size: int | None = None,
     page_mass: bool = False,
+    cross: KVGeometry | None = None,
 ) -> Signature:
-    """The decoder's; a size of None may be any. ``page_mass``: whether one layer adds it up."""
+    """The decoder's; a size of None may be any. ``page_mass``: whether one layer adds it up.
+    ``cross``: of pools it only reads."""
     axes = geometry.num_rope_axes
     pool = (geometry.dtype, (None, geometry.num_kv_heads, None, geometry.head_dim))
     layers = range(geometry.num_layers)
@@ -55,7 +57,49 @@ def decoder_signature(
     if page_mass:
         taken[names.PAGE_MASS] = given[names.PAGE_MASS_OUT] = ("float32", (None,))
         taken[names.MASS_WEIGHTS] = ("float32", (None,))
+    if cross is not None:
+        taken[names.CROSS_PAGE_TABLE] = ("int32", (None, None, 2))
+        taken[names.CROSS_KV_LIMITS] = ("int32", (None,))
+        taken |= _cross_pools(cross, names.cross_key_pool, names.cross_value_pool)
     return Signature(taken, given)
+
+
+def cross_signature(geometry: KVGeometry, *, num_states: int, hidden_size: int) -> Signature:
+    """That of the graph that writes the cross pools."""
+    taken: dict[str, tuple[str, Dims]] = {
+        names.ENCODER_STATES: ("float32", (num_states, hidden_size)),
+        names.CROSS_SLOT_MAPPING: ("int32", (num_states,)),
+    }
+    return Signature(
+        taken | _cross_pools(geometry, names.cross_key_pool, names.cross_value_pool),
+        _cross_pools(geometry, names.cross_key_pool_out, names.cross_value_pool_out),
+    )
+
+
+def _cross_pools(
+    geometry: KVGeometry, *by_layer: Callable[[int], str]
+) -> dict[str, tuple[str, Dims]]:
+    pool = (geometry.dtype, (None, geometry.num_kv_heads, None, geometry.head_dim))
+    return {name(layer): pool for name in by_layer for layer in range(geometry.num_layers)}
+
+
+def encoder_signature(
+    *,
+    num_states: int,
+    hidden_size: int,
+    tiles: TileSettings | None = None,
+    audio: AudioSettings | None = None,
+) -> Signature:
+    """That of an encoder of tiled pictures, or of sound, whose states cross-attention reads."""
+    taken: dict[str, tuple[str, Dims]] = {}
+    if tiles is not None:
+        size = tiles.tile_size
+        taken[names.PIXEL_VALUES] = ("float32", (tiles.max_tiles, 3, size, size))
+        taken[names.ASPECT_RATIO_IDS] = ("int64", (1,))
+    if audio is not None:
+        num_frames = audio.num_samples // audio.hop_samples
+        taken[names.INPUT_FEATURES] = ("float32", (1, audio.num_mels, num_frames))
+    return Signature(taken, {names.ENCODER_STATES: ("float32", (num_states, hidden_size))})
 
 
 def vision_signature(

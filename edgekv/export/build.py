@@ -7,7 +7,7 @@ Does not know: how progress is shown; the caller passes a function that takes on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,17 +19,20 @@ import torch
 from edgekv import names
 from edgekv.bundle.manifest import (
     EMBED,
+    ENCODER,
     FORMAT_VERSION,
     VISION,
+    CrossSettings,
     Manifest,
     WeightsKind,
 )
 from edgekv.bundle.writer import check_target, hash_files, staged_folder, write_manifest
 from edgekv.config import KVDtype, KVGeometry
 from edgekv.errors import BundleError
-from edgekv.export.attention import use_paged_attention
-from edgekv.export.decoder import export_decoder, set_pool_dtype
-from edgekv.export.families import load_parts
+from edgekv.export.attention import LayerCall, use_paged_attention
+from edgekv.export.cross import export_cross, export_encoder
+from edgekv.export.decoder import DecoderPlan, export_decoder, set_pool_dtype
+from edgekv.export.families import CrossPart, Parts, load_parts
 from edgekv.export.graph import tidy
 from edgekv.export.probe import Probe, fixed_context, freeze_frequencies, probe_attention
 from edgekv.export.prompt import generation_defaults, write_prompt_files
@@ -77,11 +80,23 @@ def export_bundle(
     parts = load_parts(source)
     with staged_folder(target, replace=options.replace) as folder:
         vision = None if parts.vision is None else parts.vision.settings
-        prompt = write_prompt_files(folder, source, vision, parts.model.generation_config)
-        vocab_size, hidden_size = _write_embeddings(folder, parts.model, options.weights)
+        prompt = write_prompt_files(
+            folder,
+            source,
+            parts.frame_text,
+            parts.model.generation_config,
+            template=parts.chat_template,
+        )
+        vocab_size, hidden_size = _write_embeddings(folder, parts, options.weights)
         progress("tracing the decoder")
-        traced = trace_decoder(parts.model, hidden_size, options)
+        traced = trace_decoder(
+            parts.model, hidden_size, options, forward=parts.decoder, cross=parts.cross
+        )
         decoders = save_decoders(folder, traced, options.weights)
+        cross = None
+        if parts.cross is not None:
+            progress("tracing the encoder and the cross-attention")
+            cross = _save_cross(folder, parts, traced, hidden_size, options)
         if parts.vision is not None:
             progress("tracing the vision tower")
             parts.model.set_attn_implementation("sdpa")
@@ -101,11 +116,11 @@ def export_bundle(
             rotations=(distinct := tuple(dict.fromkeys(traced.probe.rotations))),
             layer_rotations=tuple(map(distinct.index, traced.probe.rotations)),
             mass_layer=traced.mass_layer,
-            cross=None,
             hidden_size=hidden_size,
             vocab_size=vocab_size,
             max_context_tokens=_max_context(parts.text_config, options.max_context),
             vision=vision,
+            cross=cross,
             prompt=prompt,
             generation=generation_defaults(parts.model.generation_config),
             files=hash_files(folder),
@@ -114,11 +129,12 @@ def export_bundle(
     return manifest
 
 
-def _write_embeddings(folder: Path, model: Any, weights: WeightsKind) -> tuple[int, int]:
+def _write_embeddings(folder: Path, parts: Parts, weights: WeightsKind) -> tuple[int, int]:
     """Rows as the model's own embedding layer yields them, its scaling included."""
-    layer = model.get_input_embeddings()
+    layer = parts.model.get_input_embeddings()
     vocab_size = int(layer.weight.shape[0])
-    head = model.get_output_embeddings()
+    # A family's own decoder answers for giving a logit for every row.
+    head = None if parts.decoder is not None else parts.model.get_output_embeddings()
     if head is not None and head.weight.shape[0] != vocab_size:
         raise BundleError(
             f"the model has {vocab_size} embedding rows but {head.weight.shape[0]} logits"
@@ -139,37 +155,46 @@ class TracedDecoder:
     geometry: KVGeometry
     probe: Probe
     mass_layer: int
+    cross_geometry: KVGeometry | None = None
 
 
-def trace_decoder(model: Any, hidden_size: int, options: ExportOptions) -> TracedDecoder:
-    """Switch ``model`` to the operator, look at its layers, trace it. Raises BundleError."""
+def trace_decoder(
+    model: Any,
+    hidden_size: int,
+    options: ExportOptions,
+    *,
+    forward: Any = None,
+    cross: CrossPart | None = None,
+) -> TracedDecoder:
+    """Switch ``model`` to the operator, look at its layers, trace it. Raises BundleError.
+
+    ``forward`` is called in place of ``model`` where a family needs it.
+    """
     use_paged_attention(model)
     freeze_frequencies(model)
+    modules = {} if cross is None else {layer: place for place, layer in enumerate(cross.layers)}
     try:
-        probe = probe_attention(model, hidden_size)
+        probe = probe_attention(model, hidden_size, forward=forward, cross=modules)
     except (TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
         raise BundleError(
             f"model type {model.config.model_type!r} cannot be run with the attention interface "
             f"({str(error).splitlines()[0][:200]})"
         ) from error
-    geometry = KVGeometry(
-        num_layers=len(probe.calls),
-        num_kv_heads=probe.num_kv_heads,
-        head_dim=probe.head_dim,
-        page_size=options.page_size,
-        dtype=options.kv_dtype,
-        num_rope_axes=probe.num_rope_axes,
-    )
-    graph = export_decoder(
-        model,
+    geometry = _geometry(probe.calls, options, probe.num_rope_axes)
+    cross_geometry = _geometry(probe.cross_calls, options, 0) if modules else None
+    plan = DecoderPlan(
+        forward=forward or model,
         geometry=geometry,
         hidden_size=hidden_size,
+        layers=probe.layers,
         rotations=probe.rotations,
         mass_layer=(mass_layer := choose_mass_layer(geometry.num_layers)),
-        opset=options.opset,
+        cross_geometry=cross_geometry,
+        cross_modules=modules,
     )
+    graph = export_decoder(plan, options.opset)
     tidy(graph)
-    return TracedDecoder(graph=graph, geometry=geometry, probe=probe, mass_layer=mass_layer)
+    return TracedDecoder(graph, geometry, probe, mass_layer, cross_geometry)
 
 
 def choose_mass_layer(num_layers: int) -> int:
@@ -177,18 +202,65 @@ def choose_mass_layer(num_layers: int) -> int:
     return 2 * num_layers // 3
 
 
+def _geometry(calls: Sequence[LayerCall], options: ExportOptions, num_axes: int) -> KVGeometry:
+    return KVGeometry(
+        num_layers=len(calls),
+        num_kv_heads=int(calls[0].key.shape[1]),
+        head_dim=int(calls[0].key.shape[3]),
+        page_size=options.page_size,
+        dtype=options.kv_dtype,
+        num_rope_axes=num_axes,
+    )
+
+
 def save_decoders(folder: Path, traced: TracedDecoder, weights: WeightsKind) -> dict[str, str]:
     """Save the graph once for each KV dtype and the weights once; returns dtype -> file name."""
-    first = "decoder.onnx"
-    _save(traced.graph, folder, first, weights)
-    files: dict[str, str] = {traced.geometry.dtype: first}
-    for dtype in _KV_DTYPES:
-        if dtype not in files:
-            files[dtype] = f"decoder.{dtype}-kv.onnx"
+    return _save_by_kv_dtype(folder, "decoder", traced.graph, traced.geometry.dtype, weights)
+
+
+def _save_by_kv_dtype(
+    folder: Path, name: str, graph: ir.Model, dtype: KVDtype, weights: WeightsKind
+) -> dict[str, str]:
+    first = f"{name}.onnx"
+    _save(graph, folder, first, weights)
+    files: dict[str, str] = {dtype: first}
+    for other in _KV_DTYPES:
+        if other not in files:
+            files[other] = f"{name}.{other}-kv.onnx"
             again = ir.load(folder / first)  # its weights stay references into the .data file
-            set_pool_dtype(again, dtype)
-            ir.save(again, folder / files[dtype])
+            set_pool_dtype(again, other)
+            ir.save(again, folder / files[other])
     return files
+
+
+def _save_cross(
+    folder: Path, parts: Parts, traced: TracedDecoder, hidden_size: int, options: ExportOptions
+) -> CrossSettings:
+    part, geometry = parts.cross, traced.cross_geometry
+    assert part is not None
+    assert geometry is not None
+    parts.model.set_attn_implementation("sdpa")
+    encoder, (num_states, states_hidden) = export_encoder(part, options.opset)
+    _save(encoder, folder, ENCODER, options.weights if options.weights == "fp32" else "fp16")
+    use_paged_attention(parts.model)
+    graph = export_cross(
+        part,
+        geometry,
+        num_states=num_states,
+        states_hidden=states_hidden,
+        decoder_hidden=hidden_size,
+        opset=options.opset,
+    )
+    return CrossSettings(
+        geometry=geometry,
+        graphs=_save_by_kv_dtype(folder, "cross", graph, geometry.dtype, options.weights),
+        hidden_size=states_hidden,
+        states_per_part=part.states_per_part,
+        placeholder=part.placeholder,
+        default_question=part.default_question,
+        tiles=part.tiles,
+        audio=part.audio,
+    )
 
 
 def _save(graph: ir.Model, folder: Path, name: str, weights: WeightsKind) -> None:

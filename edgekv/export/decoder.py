@@ -12,6 +12,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
@@ -20,26 +21,38 @@ import torch
 from edgekv import names
 from edgekv.config import KVDtype, KVGeometry, Rotation
 from edgekv.errors import BundleError
-from edgekv.export.attention import STATE, PagedState
+from edgekv.export.attention import STATE, CrossModules, CrossState, PagedState, Tables
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16}
 _ONNX_DTYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16}
-_POOL_PREFIXES = ("key_pool", "value_pool")
+_POOL_PREFIXES = ("key_pool", "value_pool", "cross_key_pool", "cross_value_pool")
 _AUTO = torch.export.Dim.DYNAMIC
 # Example sizes, all different so that no two open dimensions can be taken for one.
 _T, _B, _M, _N, _P, _S = 7, 3, 5, 2, 11, 13
+_MX, _PX = 17, 19  # columns and pages of cross-attention
+
+
+@dataclass(frozen=True)
+class DecoderPlan:
+    """What is traced: a model switched to the operator, and what its layers look like."""
+
+    forward: torch.nn.Module  # (inputs_embeds, position_ids, use_cache, logits_to_keep, state)
+    geometry: KVGeometry
+    hidden_size: int
+    layers: Sequence[int]  # layer_idx of each pool
+    rotations: Sequence[Rotation]
+    mass_layer: int
+    cross_geometry: KVGeometry | None = None  # of a model with cross-attention
+    cross_modules: CrossModules = field(default_factory=dict)
 
 
 class _PagedDecoder(torch.nn.Module):
     """Graph inputs -> the model's own forward over a batch of one row of packed tokens."""
 
-    def __init__(
-        self, model: torch.nn.Module, rotations: Sequence[Rotation], mass_layer: int
-    ) -> None:
+    def __init__(self, plan: DecoderPlan) -> None:
         super().__init__()
-        self.model = model
-        self.rotations = list(rotations)
-        self.mass_layer = mass_layer
+        self.model = plan.forward
+        self.plan = plan
 
     def forward(
         self,
@@ -55,19 +68,33 @@ class _PagedDecoder(torch.nn.Module):
         mass_weights: torch.Tensor,
         key_pools: list[torch.Tensor],
         value_pools: list[torch.Tensor],
+        cross_page_table: torch.Tensor | None = None,
+        cross_kv_limits: torch.Tensor | None = None,
+        cross_key_pools: list[torch.Tensor] | None = None,
+        cross_value_pools: list[torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, ...]:
+        cross = None
+        if cross_page_table is not None:
+            assert cross_kv_limits is not None
+            assert cross_key_pools is not None
+            assert cross_value_pools is not None
+            cross = CrossState(
+                self.plan.cross_modules,
+                cross_page_table,
+                cross_kv_limits,
+                list(cross_key_pools),
+                list(cross_value_pools),
+            )
         state = PagedState(
-            page_table=page_table,
-            query_starts=query_starts,
-            slot_mapping=slot_mapping,
-            kv_limits=kv_limits,
-            query_indices=query_indices,
+            tables=Tables(page_table, query_starts, slot_mapping, kv_limits, query_indices),
+            layers=self.plan.layers,
             key_pools=list(key_pools),
             value_pools=list(value_pools),
-            rotations=self.rotations,
+            rotations=list(self.plan.rotations),
             page_mass=page_mass,
             mass_weights=mass_weights,
-            mass_layer=self.mass_layer,
+            mass_layer=self.plan.mass_layer,
+            cross=cross,
         )
         output = self.model(
             inputs_embeds=inputs_embeds.unsqueeze(0),
@@ -86,20 +113,14 @@ class _PagedDecoder(torch.nn.Module):
         )
 
 
-def export_decoder(
-    model: torch.nn.Module,
-    *,
-    geometry: KVGeometry,
-    hidden_size: int,
-    rotations: Sequence[Rotation],
-    mass_layer: int,
-    opset: int,
-) -> ir.Model:
-    """Trace ``model``, switched to the operator; tensors are named as in ``edgekv.names``."""
-    wrapped = _PagedDecoder(model, rotations, mass_layer).eval()
-    inputs = _example_inputs(geometry, hidden_size)
+def export_decoder(plan: DecoderPlan, opset: int) -> ir.Model:
+    """Trace a model; tensors are named as in ``edgekv.names``."""
+    wrapped = _PagedDecoder(plan).eval()
+    inputs = _example_inputs(plan.geometry, plan.hidden_size)
+    if plan.cross_geometry is not None:
+        inputs |= _cross_inputs(plan.cross_geometry)
     graph_model = trace(wrapped, inputs, _open_dims(inputs), opset)
-    _name_tensors(graph_model.graph, geometry.num_layers)
+    _name_tensors(graph_model.graph, plan)
     _name_dims(graph_model)
     return graph_model
 
@@ -140,28 +161,39 @@ def _first_line(error: BaseException) -> str:
 
 
 def _example_inputs(geometry: KVGeometry, hidden_size: int) -> dict[str, Any]:
-    def int32(*shape: int) -> torch.Tensor:
-        return torch.zeros(shape, dtype=torch.int32)
-
-    def pools() -> list[torch.Tensor]:
-        shape = (_P, geometry.num_kv_heads, _S, geometry.head_dim)
-        dtype = _DTYPES[geometry.dtype]
-        return [torch.zeros(shape, dtype=dtype) for _ in range(geometry.num_layers)]
-
     return {
         names.INPUTS_EMBEDS: torch.zeros(_T, hidden_size),
         names.POSITION_IDS: torch.arange(_T),
         names.LOGIT_INDICES: torch.arange(_N),
-        names.PAGE_TABLE: int32(_B, _M, 2 + geometry.num_rope_axes),
-        names.QUERY_STARTS: int32(_B + 1),
-        names.SLOT_MAPPING: int32(_T),
-        names.KV_LIMITS: int32(_T),
-        names.QUERY_INDICES: int32(_T),
+        names.PAGE_TABLE: _int32(_B, _M, 2 + geometry.num_rope_axes),
+        names.QUERY_STARTS: _int32(_B + 1),
+        names.SLOT_MAPPING: _int32(_T),
+        names.KV_LIMITS: _int32(_T),
+        names.QUERY_INDICES: _int32(_T),
         names.PAGE_MASS: torch.zeros(_P),
         names.MASS_WEIGHTS: torch.zeros(_B),
-        "key_pools": pools(),
-        "value_pools": pools(),
+        "key_pools": example_pools(geometry, _P),
+        "value_pools": example_pools(geometry, _P),
     }
+
+
+def _cross_inputs(geometry: KVGeometry) -> dict[str, Any]:
+    return {
+        names.CROSS_PAGE_TABLE: _int32(_B, _MX, 2),
+        names.CROSS_KV_LIMITS: _int32(_T),
+        "cross_key_pools": example_pools(geometry, _PX),
+        "cross_value_pools": example_pools(geometry, _PX),
+    }
+
+
+def example_pools(geometry: KVGeometry, num_pages: int) -> list[torch.Tensor]:
+    """A pool for each layer, to trace with."""
+    shape = (num_pages, geometry.num_kv_heads, _S, geometry.head_dim)
+    return [torch.zeros(shape, dtype=_DTYPES[geometry.dtype]) for _ in range(geometry.num_layers)]
+
+
+def _int32(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.int32)
 
 
 def _open_dims(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -171,17 +203,25 @@ def _open_dims(inputs: dict[str, Any]) -> dict[str, Any]:
     thirty layers among them it would take minutes.
     """
     dims: dict[str, Any] = dict.fromkeys(inputs)
-    for name in (names.INPUTS_EMBEDS, names.POSITION_IDS, names.LOGIT_INDICES):
-        dims[name] = {0: _AUTO}
-    for name in ("key_pools", "value_pools"):
-        dims[name] = [None] * len(inputs[name])
+    computed = (names.INPUTS_EMBEDS, names.POSITION_IDS, names.LOGIT_INDICES, names.CROSS_KV_LIMITS)
+    for name, value in inputs.items():
+        if name in computed:
+            dims[name] = {0: _AUTO}
+        elif isinstance(value, list):
+            dims[name] = [None] * len(value)
     return dims
 
 
-def _name_tensors(graph: ir.Graph, num_layers: int) -> None:
-    layers = range(num_layers)
-    wanted = [names.key_pool(i) for i in layers] + [names.value_pool(i) for i in layers]
-    for value, name in zip(graph.inputs[-2 * num_layers :], wanted, strict=True):
+def _name_tensors(graph: ir.Graph, plan: DecoderPlan) -> None:
+    """The single tensors have their names from the trace, the pools and the outputs do not."""
+    layers = range(plan.geometry.num_layers)
+    pools = [names.key_pool(i) for i in layers] + [names.value_pool(i) for i in layers]
+    if plan.cross_geometry is not None:
+        places = range(plan.cross_geometry.num_layers)
+        pools += [names.CROSS_PAGE_TABLE, names.CROSS_KV_LIMITS]
+        pools += [names.cross_key_pool(i) for i in places]
+        pools += [names.cross_value_pool(i) for i in places]
+    for value, name in zip(graph.inputs[-len(pools) :], pools, strict=True):
         value.name = name
     wanted = [names.LOGITS]
     wanted += [names.key_pool_out(i) for i in layers] + [names.value_pool_out(i) for i in layers]
@@ -204,11 +244,14 @@ def _name_dims(model: ir.Model) -> None:
         names.PAGE_MASS: {0: "P"},
         names.PAGE_MASS_OUT: {0: "P"},
         names.MASS_WEIGHTS: {0: "B"},
+        names.CROSS_PAGE_TABLE: {0: "B", 1: "MX"},
+        names.CROSS_KV_LIMITS: {0: "T"},
         names.LOGITS: {0: "N"},
     }
     symbols: dict[str, str] = {}
     for value in (*model.graph.inputs, *model.graph.outputs):
-        by_axis = letters.get(value.name or "", {0: "P", 2: "S"})
+        own = (value.name or "").startswith(_POOL_PREFIXES[:2])
+        by_axis = letters.get(value.name or "", {0: "P" if own else "PX", 2: "S"})
         dims = list(_shape(value))
         symbols.update({str(dims[axis]): letter for axis, letter in by_axis.items()})
         value.shape = ir.Shape([by_axis.get(axis, dim) for axis, dim in enumerate(dims)])

@@ -18,7 +18,7 @@ import torch
 
 from edgekv.config import Rotation
 from edgekv.errors import BundleError
-from edgekv.export.attention import STATE, CaptureState, LayerCall
+from edgekv.export.attention import STATE, CaptureState, CrossModules, LayerCall
 
 _BY_LENGTH = ("dynamic", "longrope")
 _POSITIONS = (1, 7, 101)
@@ -29,19 +29,11 @@ _TOLERANCE = 2e-4  # of the largest number in the query; float32 angles at posit
 class Probe:
     """What a model's attention layers look like, layer by layer."""
 
+    layers: tuple[int, ...]  # layer_idx of each
     calls: tuple[LayerCall, ...]  # at position 0
+    cross_calls: tuple[LayerCall, ...]  # of the cross-attention layers
     rotations: tuple[Rotation, ...]
     shiftable: bool
-
-    @property
-    def num_kv_heads(self) -> int:
-        """KV heads of every layer."""
-        return int(self.calls[0].key.shape[1])
-
-    @property
-    def head_dim(self) -> int:
-        """Head dimension of every layer."""
-        return int(self.calls[0].key.shape[3])
 
     @property
     def num_rope_axes(self) -> int:
@@ -63,48 +55,72 @@ def freeze_frequencies(model: Any) -> None:
 def fixed_context(config: Any) -> int | None:
     """The longest context in which the frequencies of ``freeze_frequencies`` are the model's."""
     longest = getattr(config, "max_position_embeddings", None)
+    if longest is None:
+        longest = getattr(config, "max_target_positions", None)
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") in _BY_LENGTH:
         longest = rope.get("original_max_position_embeddings", longest)
     return None if longest is None else int(longest)
 
 
-def probe_attention(model: Any, hidden_size: int) -> Probe:
-    """Run ``model`` (already switched to the operator) on one token. Raises BundleError."""
+def probe_attention(
+    model: Any, hidden_size: int, *, forward: Any = None, cross: CrossModules | None = None
+) -> Probe:
+    """Run ``model`` (already switched to the operator) on one token. Raises BundleError.
+
+    ``forward`` is called in its place, where the two differ; ``cross`` are the modules of its
+    cross-attention.
+    """
     generator = torch.Generator().manual_seed(0)
     embeds = torch.randn(1, 1, hidden_size, generator=generator)
-    calls = {position: _run(model, embeds, position) for position in (0, *_POSITIONS)}
-    num_layers = len(calls[0])
-    if num_layers == 0:
-        raise BundleError("no layer of the model uses the attention interface of transformers")
-    if sorted(calls[0]) != list(range(num_layers)):
-        raise BundleError(f"attention layers are not numbered 0 to {num_layers - 1}")
-    shapes = {tuple(call.key.shape) for call in calls[0].values()}
-    if len(shapes) != 1:
-        raise BundleError("layers have different KV heads or head dimensions, which needs one pool")
+    cross = cross or {}
+    states = {p: _run(forward or model, embeds, p, cross) for p in (0, *_POSITIONS)}
+    first = states[0]
+    layers = _check_layers(first, cross)
     candidates = list(_candidates(model))
     found = [
-        _find_rotation({p: by_layer[layer].query for p, by_layer in calls.items()}, candidates)
-        for layer in range(num_layers)
+        _find_rotation({p: state.calls[layer].query for p, state in states.items()}, candidates)
+        for layer in layers
     ]
     shiftable = all(rotation is not None for rotation in found)
     return Probe(
-        calls=tuple(calls[0][layer] for layer in range(num_layers)),
+        layers=layers,
+        calls=tuple(first.calls[layer] for layer in layers),
+        cross_calls=tuple(first.cross_calls[place] for place in range(len(cross))),
         rotations=tuple((rotation if shiftable else None) or Rotation(()) for rotation in found),
         shiftable=shiftable,
     )
 
 
-def _run(model: Any, embeds: torch.Tensor, position: int) -> dict[int, LayerCall]:
-    state = CaptureState()
+def _check_layers(state: CaptureState, cross: CrossModules) -> tuple[int, ...]:
+    """The self-attention layers that one pool geometry can serve. Raises BundleError."""
+    layers = tuple(sorted(state.calls))
+    if not layers:
+        raise BundleError("no layer of the model uses the attention interface of transformers")
+    if len(state.cross_calls) != len(cross):
+        raise BundleError(f"only {len(state.cross_calls)} of {len(cross)} cross-attentions ran")
+    elsewhere = {getattr(module, "layer_idx", None) for module in cross}
+    num_layers = max(layers) + 1
+    if not set(range(num_layers)) <= {*layers, *elsewhere}:
+        raise BundleError(f"attention layers are not numbered 0 to {num_layers - 1}")
+    for calls in (state.calls, state.cross_calls):
+        if len({(call.key.shape[1], call.key.shape[3]) for call in calls.values()}) > 1:
+            raise BundleError(
+                "layers have different KV heads or head dimensions, which needs one pool"
+            )
+    return layers
+
+
+def _run(forward: Any, embeds: torch.Tensor, position: int, cross: CrossModules) -> CaptureState:
+    state = CaptureState(cross)
     with torch.no_grad():
-        model(
+        forward(
             inputs_embeds=embeds,
             position_ids=torch.tensor([[position]]),
             use_cache=False,
             **{STATE: state},
         )
-    return state.calls
+    return state
 
 
 def _candidates(model: Any) -> Iterator[Rotation]:

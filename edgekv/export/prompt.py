@@ -17,9 +17,9 @@ from transformers import PreTrainedTokenizerFast
 from edgekv.bundle.manifest import (
     CHAT_TEMPLATE,
     TOKENIZER,
+    FrameText,
     GenerationDefaults,
     PromptSettings,
-    VisionSettings,
 )
 from edgekv.bundle.prompts import Prompts
 from edgekv.errors import BundleError
@@ -31,26 +31,32 @@ _PROBES = ("What do you see?", "How many? 3", "Überall \n ok")
 
 
 def write_prompt_files(
-    folder: Path, source: Source, vision: VisionSettings | None, generation_config: Any
+    folder: Path,
+    source: Source,
+    frame: FrameText | None,
+    generation_config: Any,
+    *,
+    template: str | None = None,
 ) -> PromptSettings:
-    """Write tokenizer and template into ``folder``; returns the manifest's part. BundleError."""
+    """Write tokenizer and template (None: the source's) into ``folder``; returns the manifest's
+    part. Raises BundleError."""
     tokenizer = Tokenizer.from_str(source.tokenizer.backend_tokenizer.to_str())
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.save(str(folder / TOKENIZER))
-    template = _chat_template(source)
+    template = template or _chat_template(source)
     (folder / CHAT_TEMPLATE).write_text(template, encoding="utf-8", newline="")
     tokens = {
         name: token
         for name, token in source.tokenizer.special_tokens_map.items()
         if isinstance(token, str)
     }
-    prepend = "" if vision is None else _start_token(source.tokenizer)
-    prompts = _prompts(template, tokens, vision, prepend)
+    prepend = "" if frame is None else _start_token(source.tokenizer)
+    prompts = _prompts(template, tokens, frame, prepend)
     if prepend and prompts.start().startswith(prepend * 2):  # the template writes it itself
         prepend = ""
-        prompts = _prompts(template, tokens, vision, prepend)
-    _check_parts(prompts, tokenizer, vision)
+        prompts = _prompts(template, tokens, frame, prepend)
+    _check_parts(prompts, tokenizer, frame)
     return PromptSettings(
         prepend=prepend,
         template_tokens=tokens,
@@ -75,15 +81,15 @@ def generation_defaults(config: Any) -> GenerationDefaults:
 
 
 def _prompts(
-    template: str, tokens: dict[str, str], vision: VisionSettings | None, prepend: str
+    template: str, tokens: dict[str, str], frame: FrameText | None, prepend: str
 ) -> Prompts:
     return Prompts(
         template,
         template_tokens=tokens,
         prepend=prepend,
-        placeholder=None if vision is None else vision.placeholder,
-        frame_prefix="" if vision is None else vision.frame_prefix,
-        frame_suffix="" if vision is None else vision.frame_suffix,
+        placeholder=None if frame is None else frame.placeholder,
+        frame_prefix="" if frame is None else frame.prefix,
+        frame_suffix="" if frame is None else frame.suffix,
     )
 
 
@@ -119,22 +125,22 @@ def _eos_ids(config: Any, tokenizer: PreTrainedTokenizerFast, prompts: Prompts) 
     return tuple(sorted(int(token) for token in ids if token is not None))
 
 
-def _check_parts(prompts: Prompts, tokenizer: Tokenizer, vision: VisionSettings | None) -> None:
+def _check_parts(prompts: Prompts, tokenizer: Tokenizer, frame: FrameText | None) -> None:
     def ids(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
-    frames = 2 if vision is not None else 0
-    frame = ""
-    if vision is not None:
-        tokens = vision.placeholder * vision.tokens_per_image
-        frame = prompts.frame_prefix + tokens + prompts.frame_suffix
+    frames = 2 if frame is not None else 0
+    piece = expanded = ""
+    if frame is not None:
+        tokens = frame.placeholder * frame.num_tokens
+        piece = prompts.frame_prefix + tokens + prompts.frame_suffix
+        expanded = frame.prefix + tokens + frame.suffix
     for instructions in (None, "You watch a street."):
         for question in _PROBES:
             whole = prompts.render(question, num_frames=frames, instructions=instructions)
-            if vision is not None:
-                expanded = vision.frame_prefix + tokens + vision.frame_suffix
-                whole = whole.replace(vision.placeholder, expanded)
-            parts = [prompts.start(instructions), *[frame] * frames, prompts.question(question)]
+            if frame is not None:
+                whole = whole.replace(frame.placeholder, expanded)
+            parts = [prompts.start(instructions), *[piece] * frames, prompts.question(question)]
             joined = [token for part in parts for token in ids(part)]
             if joined != ids(whole):
                 raise BundleError(

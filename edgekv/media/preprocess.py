@@ -16,7 +16,7 @@ from edgekv.config import ImageSettings
 
 MAX_EDGE = 4096  # Idefics3's cap on the longest edge after its first resize
 
-_FILTERS = {
+FILTERS = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
@@ -74,7 +74,7 @@ class Preprocessor:
         """
         check_pixels(pixels)
         settings = self.settings
-        resample = _FILTERS[settings.resample]
+        resample = FILTERS[settings.resample]
         image = Image.fromarray(np.ascontiguousarray(pixels))
         if settings.longest_edge is not None:
             height, width = longest_edge_size(image.height, image.width, settings.longest_edge)

@@ -61,7 +61,10 @@ def test_unknown_model_type(tmp_path: Path) -> None:
 def test_unsupported_model_type(tmp_path: Path) -> None:
     folder = config_folder(tmp_path / "hf", {"model_type": "clip"})
     message = refused(folder, tmp_path / "out")
-    assert "model type 'clip' is not supported; supported are idefics3, smolvlm" in message
+    assert (
+        "model type 'clip' is not supported; supported are idefics3, mllama, smolvlm, whisper"
+        in message
+    )
 
 
 def test_no_tokenizer(tmp_path: Path) -> None:

@@ -12,14 +12,16 @@ from typing import cast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from edgekv.errors import BundleError
-from edgekv.export.families.parts import Parts, VisionPart
+from edgekv.export.families.parts import CrossPart, Parts, VisionPart
 from edgekv.export.source import Source
 
-__all__ = ["Parts", "VisionPart", "load_parts"]
+__all__ = ["CrossPart", "Parts", "VisionPart", "load_parts"]
 
 _MODULES = {  # model type of transformers -> module in this package
     "smolvlm": "idefics3",
     "idefics3": "idefics3",
+    "mllama": "mllama",
+    "whisper": "whisper",
 }
 
 

@@ -18,7 +18,7 @@ from edgekv.errors import BundleError
 from edgekv.export.families.parts import Parts, VisionPart
 from edgekv.export.source import Source
 
-_RESAMPLE: dict[int, Resample] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+RESAMPLE: dict[int, Resample] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 
 class _Vision(torch.nn.Module):
@@ -103,13 +103,13 @@ def _image_settings(source: Source, config: Any) -> ImageSettings:
         height=side,
         width=side,
         longest_edge=found.get("size", {}).get("longest_edge"),
-        resample=_RESAMPLE.get(found.get("resample", 1), "bicubic"),
+        resample=RESAMPLE.get(found.get("resample", 1), "bicubic"),
         rescale_factor=float(found.get("rescale_factor", 1 / 255)),
-        mean=_triple(found.get("image_mean", 0.5)),
-        std=_triple(found.get("image_std", 0.5)),
+        mean=triple(found.get("image_mean", 0.5)),
+        std=triple(found.get("image_std", 0.5)),
     )
 
 
-def _triple(value: Any) -> tuple[float, float, float]:
+def triple(value: Any) -> tuple[float, float, float]:
     red, green, blue = [value] * 3 if isinstance(value, int | float) else value
     return float(red), float(green), float(blue)

@@ -1,0 +1,106 @@
+"""Sessions of models with cross-attention: the tokens of transformers, one copy of an input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import DynamicCache, WhisperFeatureExtractor
+
+import edgekv
+from edgekv import SamplingOptions
+from tests.export.cross_models import CHUNK_S
+from tests.export.test_cross_parity import llama, picture, sound, their_pixels, whisper
+
+__all__ = ["llama", "whisper"]  # fixtures
+GREEDY = SamplingOptions(max_new_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def seeing(llama: tuple[Any, Any]) -> Any:
+    with edgekv.load(llama[0].path, kv_budget="1MiB", num_threads=1) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def hearing(whisper: tuple[Any, Any]) -> Any:
+    with edgekv.load(whisper[0].path, kv_budget="1MiB", num_threads=1) as model:
+        yield model
+
+
+def ids_of(model: Any, text: str) -> list[int]:
+    return list(model._inputs.tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def their_answer(torch_model: Any, start: list[int], question: list[int], pixels: Any) -> list[int]:
+    """Greedy tokens of transformers: the start without the picture, then all that follows it."""
+    cache = DynamicCache(config=torch_model.config.text_config)
+    tiles = pixels["aspect_ratio_mask"][0, 0].float()
+    answer: list[int] = []
+    with torch.no_grad():
+        torch_model(input_ids=torch.tensor([start]), use_cache=True, cache=cache)
+        tokens, given = question, dict(pixels)
+        while len(answer) < GREEDY.max_new_tokens:
+            logits = torch_model(
+                input_ids=torch.tensor([tokens]),
+                cross_attention_mask=tiles.expand(1, len(tokens), 1, -1),
+                use_cache=True,
+                cache=cache,
+                **given,
+            ).logits
+            token = int(logits[0, -1].argmax())
+            if token == 2:
+                break
+            answer.append(token)
+            tokens, given = [token], {}
+    return answer
+
+
+def test_answers_about_pictures(llama: tuple[Any, Any], seeing: Any) -> None:
+    with seeing.session(instructions="Look.") as session:
+        # The template takes no system message beside a picture, so it stands in the user's turn.
+        start = ids_of(seeing, "<|begin_of_text|><|header|>user\nLook.\n\n")
+        for k in range(4):
+            session.push(picture(k), float(k))
+            for question in ("What is it?", "Which colour?"):
+                rest = f"<|image|>{question}<|eot_id|><|header|>assistant\n"
+                expected = their_answer(
+                    llama[1], start, ids_of(seeing, rest), their_pixels([picture(k)])
+                )
+                assert list(session.ask(question, GREEDY).token_ids) == expected
+
+
+def test_transcripts(whisper: tuple[Any, Any], hearing: Any) -> None:
+    extractor = WhisperFeatureExtractor(feature_size=20, chunk_length=CHUNK_S)
+    with hearing.session() as session:
+        for k in range(3):
+            session.push(sound(k), float(k))
+            features = extractor(sound(k), sampling_rate=16000, return_tensors="pt").input_features
+            for question in ("", "<|de|><|translate|><|notimestamps|>"):
+                asked = question or "<|en|><|transcribe|><|notimestamps|>"
+                tokens = ids_of(hearing, "<|startoftranscript|>" + asked)
+                start = len(tokens)
+                while len(tokens) < start + GREEDY.max_new_tokens:
+                    with torch.no_grad():
+                        output = whisper[1](
+                            input_features=features, decoder_input_ids=torch.tensor([tokens])
+                        )
+                    token = int(output.logits[0, -1].argmax())
+                    if token == 0:
+                        break
+                    tokens.append(token)
+                assert list(session.ask(question, GREEDY).token_ids) == tokens[start:]
+
+
+@pytest.mark.parametrize("num_questions", [1, 10, 100])
+def test_many_questions_one_encoder_run_one_copy(hearing: Any, num_questions: int) -> None:
+    short = SamplingOptions(max_new_tokens=2)
+    with hearing.session() as session:
+        session.push(np.random.default_rng(num_questions).normal(size=999).astype(np.float32), 0.0)
+        before = session.stats().cross
+        answers = {session.ask("", short).token_ids for _ in range(num_questions)}
+        assert len(answers) == 1
+        assert session.stats().cross == before
+        assert before.live == 4  # pages of 50 states
