@@ -82,10 +82,15 @@ def _show_devices(console: Console) -> bool:
     for report in reports:
         table.add_row(
             report.device,
-            "[green]ready[/]" if report.available else f"[yellow]no:[/] {escape(report.reason)}",
+            "[green]ready[/]" if report.available else _refusal(report.problems),
         )
     console.print(table)
     return any(report.available for report in reports)
+
+
+def _refusal(problems: tuple[str, ...]) -> str:
+    first, *others = map(escape, problems)
+    return "\n".join([f"[yellow]no:[/] {first}", *others])
 
 
 def _show_video(console: Console) -> None:

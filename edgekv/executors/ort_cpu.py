@@ -90,7 +90,7 @@ class OrtDecoder:
         self._mass = np.zeros(num_pages, np.float32)
         if self._weighs:
             self._bind_in_place(names.PAGE_MASS, names.PAGE_MASS_OUT, self._mass)
-        self._binding.bind_output(names.LOGITS, "cpu")
+        self._num_logits = -1  # rows of the logits that are bound
 
     def _bind_pool(
         self, source: str, target: str, shape: tuple[int, ...], geometry: KVGeometry
@@ -134,6 +134,9 @@ class OrtDecoder:
             feeds[names.MASS_WEIGHTS] = weights
         for name, array in feeds.items():
             self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
+        if len(logit_indices) != self._num_logits:  # bound once it has been run, with its shape
+            self._binding.bind_output(names.LOGITS, "cpu")
+            self._num_logits = len(logit_indices)
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:  # onnxruntime raises a dozen unrelated types here
