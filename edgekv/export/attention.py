@@ -65,6 +65,8 @@ class PagedState:
         rotation = self.rotations[layer]
         attributes: dict[str, Any] = {
             "schema_version": OP_VERSION,
+            "plugin_version": str(OP_VERSION),
+            "plugin_namespace": OP_DOMAIN,
             "num_heads": num_heads,
             "num_kv_heads": num_kv_heads,
             "head_dim": head_dim,

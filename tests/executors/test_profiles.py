@@ -43,9 +43,7 @@ def tables(num_tokens: int, num_rows: int, columns: int, axes: int) -> StepTable
 def test_every_step_within_the_limits_fits_a_profile(
     num_pages: int, chunk: int, max_rows: int, axes: int, data: st.DataObject
 ) -> None:
-    signature = decoder_signature(
-        geometry(axes), hidden_size=32, vocab_size=99, page_mass=True
-    )
+    signature = decoder_signature(geometry(axes), hidden_size=32, vocab_size=99, page_mass=True)
     limits = StepLimits(num_pages, 16, num_pages, chunk, max_rows)
     decode, prefill = decoder_profiles(signature, limits)
     assert set(decode.ranges) == set(prefill.ranges) == set(signature.taken)

@@ -31,8 +31,6 @@ from edgekv.export.build import ExportOptions, export_bundle
 from tests.export import rtx
 from tests.export.vlm import save_vlm
 
-# The bindings' own finalizers use what they call deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:Use del obj instead:DeprecationWarning")
 trt: Any = rtx.stand_in()
 
 from edgekv.executors.tensorrt.build import (  # noqa: E402 - after the stand-in
