@@ -2,7 +2,7 @@
 
 Owns: the primary context of one GPU and one stream. The driver interface and not the runtime's:
 ``libcuda`` comes with every driver, so no CUDA release has to match another
-(docs/adr/0007-cuda-from-python.md). Guarantees: works from any thread; every error is one line that
+(docs/adr/0008-cuda-from-python.md). Guarantees: works from any thread; every error is one line that
 names the call. Does not know graphs, engines or pools.
 """
 

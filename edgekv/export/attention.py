@@ -91,6 +91,7 @@ class PagedState:
             changed.append(self.page_mass)
         elif sinks is not None:
             inputs.append(sinks)
+        attributes["num_outputs"] = 1 + len(changed)  # TensorRT asks before it shows the inputs
         output, key_out, value_out, *mass_out = torch.onnx.ops.symbolic_multi_out(
             f"{OP_DOMAIN}::{OP_NAME}",
             inputs,

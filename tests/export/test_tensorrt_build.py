@@ -206,9 +206,13 @@ class Creator(trt.IPluginCreatorV3One):
         super().__init__()
         self.name, self.plugin_namespace = names.OP_NAME, names.OP_DOMAIN
         self.plugin_version = str(names.OP_VERSION)
-        self.field_names = trt.PluginFieldCollection([])
+        empty, kind = np.zeros(1), trt.PluginFieldType
+        kinds = {"schema_version": kind.INT32, "num_outputs": kind.INT32, "inv_freq": kind.FLOAT32}
+        self.field_names = trt.PluginFieldCollection(
+            [trt.PluginField(name, empty, kind) for name, kind in kinds.items()]
+        )
     def create_plugin(self, name, fields, phase):
-        print("asked for")
+        print(*sorted(field.name for field in fields))
         sys.stdout.flush()
         os._exit(0)  # what follows would abort the process
 
@@ -221,7 +225,7 @@ trt.OnnxParser(network, log).parse_from_file(sys.argv[1])
 
 
 def test_the_parser_asks_for_our_plugin_by_the_operators_version(bundle: Bundle) -> None:
-    """Name, version and namespace as the plugin library registers itself with."""
+    """Name, version and namespace as the plugin library registers itself with, and its fields."""
     command = [sys.executable, "-c", FIND_PLUGIN, str(bundle.decoder_path)]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert answer.stdout == "asked for\n", answer.stderr
+    assert answer.stdout == "inv_freq num_outputs schema_version\n", answer.stderr
