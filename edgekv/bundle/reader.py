@@ -107,6 +107,12 @@ class Bundle:
         return None if self.manifest.vision is None else self.path / VISION
 
     @property
+    def graph_paths(self) -> tuple[Path, ...]:
+        """Every graph that runs."""
+        vision = self.vision_path
+        return (self.decoder_path,) if vision is None else (self.decoder_path, vision)
+
+    @property
     def tokenizer_path(self) -> Path:
         """A ``tokenizer.json`` for the ``tokenizers`` library."""
         return self.path / TOKENIZER

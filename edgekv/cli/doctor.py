@@ -88,6 +88,10 @@ def _show_devices(console: Console) -> bool:
     return any(report.available for report in reports)
 
 
+def _verdict(fits: bool) -> str:
+    return "[green]fits[/]" if fits else "[red]does not fit[/]"
+
+
 def _refusal(problems: tuple[str, ...]) -> str:
     first, *others = map(escape, problems)
     return "\n".join([f"[yellow]no:[/] {first}", *others])
@@ -104,6 +108,7 @@ def _show_video(console: Console) -> None:
 
 def _show_bundle(console: Console, path: Path, kv_budget: int) -> bool:
     from edgekv.bundle import Bundle
+    from edgekv.executors.tensorrt.memory import build_bytes, graph_bytes
     from edgekv.memory import available_bytes
     from edgekv.model import estimate
 
@@ -126,7 +131,12 @@ def _show_bundle(console: Console, path: Path, kv_budget: int) -> bool:
     table.add_row(
         "one session", f"at most about {format_bytes(most_pages * geometry.page_bytes)} of it"
     )
-    verdict = "[green]fits[/]" if fits else "[red]does not fit[/]"
-    table.add_row("in all", f"{format_bytes(need.total_bytes)}: {verdict}")
+    table.add_row("in all", f"{format_bytes(need.total_bytes)}: {_verdict(fits)}")
+    building = build_bytes(max(map(graph_bytes, opened.graph_paths)))
+    builds = available is None or building <= available
+    table.add_row(
+        "TensorRT",
+        f"about {format_bytes(building)} while its engines are built: {_verdict(builds)}",
+    )
     console.print(table)
     return fits

@@ -1,6 +1,6 @@
 """Executors run exported graphs, one module per library; each is imported when it is chosen."""
 
-from edgekv.executors.base import DecoderExecutor, EngineSource, VisionExecutor
+from edgekv.executors.base import DecoderExecutor, EngineSource, Progress, VisionExecutor
 from edgekv.executors.devices import Device, DeviceReport, choose_device, device_reports
 from edgekv.executors.factory import create_decoder, create_vision
 from edgekv.executors.signature import decoder_signature, vision_signature
@@ -10,6 +10,7 @@ __all__ = [
     "Device",
     "DeviceReport",
     "EngineSource",
+    "Progress",
     "VisionExecutor",
     "choose_device",
     "create_decoder",

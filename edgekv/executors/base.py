@@ -7,6 +7,7 @@ graph adds up attention, the executor also owns one float32 a page, zero at cons
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -15,6 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.types import StepTables
+
+# Called while an engine is built: file name of the graph, what is being done, the share that is.
+Progress = Callable[[str, str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class EngineSource:
     bundle: str  # its name
     sha256: str  # over all files of the bundle
     weights: Literal["fp32", "fp16", "int4"]  # as the bundle stores them
+    progress: Progress | None = None
 
 
 class DecoderExecutor(Protocol):

@@ -1,8 +1,8 @@
 """The pools of a decoder in GPU memory, and whole pages moved in and out of them.
 
-Owns: one key and one value block per layer and one number a page, allocated once. Guarantees: pages that stand one after
-another travel in one copy; a call returns when its copies are done. Does not know which library
-runs the graph, sequences or tables.
+Owns: one key and one value block per layer and one number a page, allocated once. Guarantees: pages
+that stand one after another travel in one copy; a call returns when its copies are done. Does not
+know which library runs the graph, sequences or tables.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def create_decoder(
             num_pages=num_pages,
             page_size=geometry.page_size,
             max_columns=min(max_columns or num_pages, num_pages),
-            max_step_tokens=max_step_tokens,
+            max_step_tokens=max(max_step_tokens, geometry.page_size),
         ),
         source=_given(engines),
     )

@@ -19,7 +19,7 @@ from edgekv.executors.signature import Signature, check_signature
 from edgekv.executors.tensorrt.engine_cache import Engine
 from edgekv.executors.tensorrt.profiles import Profile
 
-Progress = Callable[[str, float], None]  # what is being done, and the share that is
+PhaseReport = Callable[[str, float], None]  # what is being done, and the share that is
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Log(trt.ILogger):
 class _Monitor(trt.IProgressMonitor):
     """Hands the builder's outermost phases to a function."""
 
-    def __init__(self, report: Progress) -> None:
+    def __init__(self, report: PhaseReport) -> None:
         trt.IProgressMonitor.__init__(self)
         self._report = report
         self._steps: dict[str, int] = {}
@@ -111,7 +111,7 @@ def build_engine(
     options: BuildOptions,
     *,
     logger: Log,
-    progress: Progress | None = None,
+    progress: PhaseReport | None = None,
 ) -> Engine:
     """Parse ``graph``, check that it is what ``signature`` says, build. Raises ExecutorError."""
     builder = trt.Builder(logger)

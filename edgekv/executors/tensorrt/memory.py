@@ -12,6 +12,7 @@ GPUs without concurrent access the host may not touch any of it while a step run
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from edgekv.config import format_bytes
@@ -69,6 +70,12 @@ class Twin:
         self._block.free()
         if self._device is not None:
             self._device.free()
+
+
+def graph_bytes(graph: Path) -> int:
+    """Bytes of a graph with its weights beside it."""
+    files = (graph, graph.with_name(f"{graph.name}.data"))
+    return sum(path.stat().st_size for path in files if path.exists())
 
 
 def build_bytes(weight_bytes: int) -> int:

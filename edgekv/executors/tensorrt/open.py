@@ -25,13 +25,12 @@ from edgekv.executors.signature import Signature
 from edgekv.executors.tensorrt.build import (
     BuildOptions,
     Log,
-    Progress,
     build_engine,
     load_plugins,
 )
 from edgekv.executors.tensorrt.decoder import TensorRTDecoder
 from edgekv.executors.tensorrt.engine_cache import Engine, EngineKey, cached_engine
-from edgekv.executors.tensorrt.memory import check_build
+from edgekv.executors.tensorrt.memory import check_build, graph_bytes
 from edgekv.executors.tensorrt.profiles import (
     Profile,
     StepLimits,
@@ -63,9 +62,7 @@ def vision_job(path: Path, signature: Signature) -> EngineJob:
     return EngineJob(path, signature, (vision_profile(signature),))
 
 
-def provide_engine(
-    job: EngineJob, source: EngineSource, cuda: Cuda, progress: Progress | None = None
-) -> Engine:
+def provide_engine(job: EngineJob, source: EngineSource, cuda: Cuda) -> Engine:
     """The engine of a job, from the cache or built now. Raises ExecutorError, BudgetError."""
     logger = Log()
     load_plugins(job.plugins, logger)
@@ -83,18 +80,17 @@ def provide_engine(
 
     def build() -> Engine:
         check_build(job.graph.name, graph_bytes(job.graph), cuda.free_bytes())
-        options = BuildOptions(weights=source.weights)
+        report, name = source.progress, job.graph.name
         return build_engine(
-            job.graph, job.profiles, job.signature, options, logger=logger, progress=progress
+            job.graph,
+            job.profiles,
+            job.signature,
+            BuildOptions(weights=source.weights),
+            logger=logger,
+            progress=report and (lambda phase, share: report(name, phase, share)),
         )
 
     return cached_engine(source.folder, key, build)
-
-
-def graph_bytes(graph: Path) -> int:
-    """Bytes of a graph with its weights beside it."""
-    files = (graph, graph.with_name(f"{graph.name}.data"))
-    return sum(path.stat().st_size for path in files if path.exists())
 
 
 class _Running:
@@ -145,13 +141,12 @@ def open_decoder(
     signature: Signature,
     limits: StepLimits,
     source: EngineSource,
-    progress: Progress | None = None,
     make_cuda: Callable[[], Cuda] = CudaDriver,
 ) -> TensorRTDecoder:
     """A decoder with pools of ``limits.num_pages`` pages. Raises ExecutorError, BudgetError."""
     cuda = make_cuda()
     job = decoder_job(path, signature, limits)
-    running = _Running(provide_engine(job, source, cuda, progress), cuda)
+    running = _Running(provide_engine(job, source, cuda), cuda)
     try:
         pools = DevicePools(
             cuda, geometry, limits.num_pages, page_mass=names.PAGE_MASS in signature.taken
@@ -183,12 +178,11 @@ def open_vision(
     *,
     signature: Signature,
     source: EngineSource,
-    progress: Progress | None = None,
     make_cuda: Callable[[], Cuda] = CudaDriver,
 ) -> TensorRTVision:
     """The vision graph. Raises ExecutorError, BudgetError."""
     cuda = make_cuda()
-    running = _Running(provide_engine(vision_job(path, signature), source, cuda, progress), cuda)
+    running = _Running(provide_engine(vision_job(path, signature), source, cuda), cuda)
     (context,) = running.contexts
     picture = signature.taken[names.PIXEL_VALUES][1]
     embeds = signature.given[names.IMAGE_EMBEDS][1]
