@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,17 @@ from edgekv.executors.cuda import Block, Cuda
 
 _MASS_BYTES = 4
 POOL_DTYPES = {"float32": np.float32, "float16": np.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBinding:
+    """A tensor that is a graph's input and output at once."""
+
+    source: str  # name of the input
+    target: str  # name of the output
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    address: int
 
 
 class DevicePools:
@@ -48,25 +60,25 @@ class DevicePools:
             self.free()
             raise
 
-    def addresses(self) -> dict[str, int]:
-        """Where each pool lies, by graph input and by graph output: the same for both."""
-        named = {}
-        for layer in range(len(self._blocks) // 2):
-            key, value = self._blocks[2 * layer], self._blocks[2 * layer + 1]
-            named[names.key_pool(layer)] = named[names.key_pool_out(layer)] = key.address
-            named[names.value_pool(layer)] = named[names.value_pool_out(layer)] = value.address
+    def bindings(self) -> list[PoolBinding]:
+        """Every tensor that a graph reads and writes here."""
+        bound = []
+        for index, block in enumerate(self._blocks):
+            layer, is_value = divmod(index, 2)
+            source = (names.value_pool if is_value else names.key_pool)(layer)
+            target = (names.value_pool_out if is_value else names.key_pool_out)(layer)
+            bound.append(PoolBinding(source, target, self.shape, self.dtype, block.address))
         if self._mass is not None:
-            named[names.PAGE_MASS] = named[names.PAGE_MASS_OUT] = self._mass.address
-        return named
-
-    def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each graph input among ``addresses``."""
-        shapes: dict[str, tuple[int, ...]] = {}
-        for layer in range(len(self._blocks) // 2):
-            shapes[names.key_pool(layer)] = shapes[names.value_pool(layer)] = self.shape
-        if self._mass is not None:
-            shapes[names.PAGE_MASS] = self.shape[:1]
-        return shapes
+            bound.append(
+                PoolBinding(
+                    names.PAGE_MASS,
+                    names.PAGE_MASS_OUT,
+                    self.shape[:1],
+                    np.dtype(np.float32),
+                    self._mass.address,
+                )
+            )
+        return bound
 
     def take_mass(self, pages: NDArray[np.int32]) -> NDArray[np.float32]:
         """The attention that fell on pages (n,) since the last call for them; now it is 0."""

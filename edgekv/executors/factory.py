@@ -36,6 +36,10 @@ def create_decoder(
         return OrtDecoder(
             path, geometry, num_pages=num_pages, num_threads=num_threads, signature=signature
         )
+    if device == "cuda":
+        from edgekv.executors.ort_cuda import OrtCudaDecoder
+
+        return OrtCudaDecoder(path, geometry, num_pages=num_pages, signature=signature)
     from edgekv.executors.tensorrt.open import open_decoder
     from edgekv.executors.tensorrt.profiles import StepLimits
 
@@ -66,6 +70,10 @@ def create_vision(
         from edgekv.executors.ort_cpu import OrtVision
 
         return OrtVision(path, num_threads=num_threads, signature=signature)
+    if device == "cuda":
+        from edgekv.executors.ort_cuda import cuda_vision
+
+        return cuda_vision(path, signature=signature)
     from edgekv.executors.tensorrt.open import open_vision
 
     if signature is None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from edgekv import names
 from edgekv.config import KVGeometry
 from edgekv.errors import ExecutorError
+from edgekv.executors.feeds import step_feeds
 from edgekv.executors.signature import decoder_signature, vision_signature
-from edgekv.executors.tensorrt.bindings import step_arrays, step_shapes, update_table
+from edgekv.executors.tensorrt.bindings import step_shapes, update_table
 from edgekv.executors.tensorrt.profiles import (
     StepLimits,
     decoder_profiles,
@@ -50,11 +51,12 @@ def test_every_step_within_the_limits_fits_a_profile(
     num_rows = data.draw(st.integers(1, max_rows), "rows")
     columns = data.draw(st.integers(1, num_pages), "columns")
     for profile, num_tokens in ((decode, num_rows), (prefill, max(chunk, num_rows))):
-        arrays = step_arrays(
+        arrays = step_feeds(
             np.zeros((num_tokens, 32), np.float32),
             tables(num_tokens, num_rows, columns, axes),
             np.zeros(num_rows, np.int64),
-            axes,
+            num_rope_axes=axes,
+            page_mass=True,
         )
         shapes = step_shapes(arrays, limits.max_columns)
         profile.check(shapes)

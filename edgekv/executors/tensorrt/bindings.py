@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from edgekv import names
 from edgekv.executors.tensorrt.profiles import Dims, power_of_two
-from edgekv.types import StepTables
 
 _ALIGNMENT = 256  # what CUDA's own allocations are aligned to
 _LEAST_COLUMNS = 16  # narrower page tables are padded to this
@@ -36,29 +35,6 @@ def tensor_bytes(shape: Dims, dtype: np.dtype[np.generic]) -> int:
     """Bytes of one tensor, rounded up to where the next may begin."""
     num_bytes = int(np.prod(shape)) * dtype.itemsize
     return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
-
-
-def step_arrays(
-    embeds: NDArray[np.float32],  # (T, hidden)
-    tables: StepTables,
-    logit_indices: NDArray[np.int64],  # (N,)
-    num_rope_axes: int,
-) -> dict[str, NDArray[np.generic]]:
-    """A step's small inputs by name."""
-    weights = tables.mass_weights
-    return {
-        names.INPUTS_EMBEDS: embeds,
-        names.POSITION_IDS: tables.position_ids if num_rope_axes > 1 else tables.position_ids[0],
-        names.LOGIT_INDICES: logit_indices,
-        names.PAGE_TABLE: tables.page_table,
-        names.QUERY_STARTS: tables.query_starts,
-        names.SLOT_MAPPING: tables.slot_mapping,
-        names.KV_LIMITS: tables.kv_limits,
-        names.QUERY_INDICES: tables.query_indices,
-        names.MASS_WEIGHTS: (
-            np.zeros(len(tables.page_table), np.float32) if weights is None else weights
-        ),
-    }
 
 
 def step_shapes(arrays: Mapping[str, NDArray[np.generic]], max_columns: int) -> dict[str, Dims]:

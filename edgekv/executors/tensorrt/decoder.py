@@ -19,12 +19,12 @@ from edgekv import names
 from edgekv.errors import ExecutorError
 from edgekv.executors.cuda import Cuda, Graph
 from edgekv.executors.device_pools import DevicePools
+from edgekv.executors.feeds import step_feeds
 from edgekv.executors.tensorrt.bindings import (
     READ_ONCE,
     READ_PER_LAYER,
     pack,
     put,
-    step_arrays,
     step_shapes,
     tensor_bytes,
     update_table,
@@ -81,7 +81,7 @@ class TensorRTDecoder:
         self._twins: list[Twin] = []
         self._closed = False
         most = {name: span.most for name, span in profiles[1].ranges.items()}
-        self._weighs = names.MASS_WEIGHTS in most
+        self._page_mass = names.MASS_WEIGHTS in most
         self._max_rows, self._max_columns = most[names.PAGE_TABLE][:2]
         mapped = choose_sharing(cuda.info).kind == "mapped"
         logits_bytes = tensor_bytes(
@@ -110,13 +110,12 @@ class TensorRTDecoder:
 
     def _bind_fixed(self, context: Context) -> None:
         """Everything that lies at one address for good."""
-        addresses = self._pools.addresses()
-        addresses[names.PAGE_TABLE] = self._table.address
-        addresses[names.LOGITS] = self._logits.address
-        for name, address in addresses.items():
+        fixed = {names.PAGE_TABLE: self._table.address, names.LOGITS: self._logits.address}
+        for pool in self._pools.bindings():
+            fixed[pool.source] = fixed[pool.target] = pool.address
+            self._check(context.set_input_shape(pool.source, pool.shape), f"shaping {pool.source}")
+        for name, address in fixed.items():
             self._check(context.set_tensor_address(name, address), f"binding {name}")
-        for name, shape in self._pools.input_shapes().items():
-            self._check(context.set_input_shape(name, shape), f"shaping {name}")
 
     def _check(self, went_well: bool, what: str) -> None:
         if not went_well:
@@ -131,9 +130,13 @@ class TensorRTDecoder:
         """One step; see ``DecoderExecutor.run``. Raises ExecutorError when the engine fails."""
         if self._closed:
             raise ExecutorError("the decoder executor is closed")
-        arrays = step_arrays(embeds, tables, logit_indices, self._num_rope_axes)
-        if not self._weighs:
-            del arrays[names.MASS_WEIGHTS]
+        arrays = step_feeds(
+            embeds,
+            tables,
+            logit_indices,
+            num_rope_axes=self._num_rope_axes,
+            page_mass=self._page_mass,
+        )
         shapes = step_shapes(arrays, self._max_columns)
         num_tokens, num_rows = len(embeds), tables.page_table.shape[0]
         which = 0 if num_tokens == num_rows <= self._max_rows else 1
