@@ -8,6 +8,7 @@ Does not know: how frames are read, where pools lie, how answers are shown.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Generator, Iterator
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +31,13 @@ from edgekv.errors import SessionError
 from edgekv.generate import Runner, draw_answer
 from edgekv.inputs import InputEncoder, content_of
 from edgekv.limits import can_take, check_fits, fit_question, num_frames, plan_limits
+from edgekv.media.arrays import DLPackArray, host_array
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import SessionRecord, save_context
 from edgekv.sharing import Member
 from edgekv.types import Answer, Frame, SegmentKind
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class SessionStats:
     pages_peak: int
     pool_bytes: int
     utilisation: float  # share of the live sequence's slots that hold a token
+    num_copied_frames: int  # came on a GPU and were copied to the CPU, since opened or restored
     shared: IndexCounts  # of the model: segments found in the pool instead of computed
     encoder_cache: EncoderCacheStats  # of the model: pictures not encoded again
 
@@ -77,6 +83,7 @@ class Session:
         self._member = member
         self._changing = threading.Lock()
         self._record = record
+        self._num_copied_frames = 0
 
     @classmethod
     def open(
@@ -125,17 +132,21 @@ class Session:
 
     # -- the stream -----------------------------------------------------------------------------
 
-    def push(self, frame: Frame | NDArray[np.uint8], time_s: float | None = None) -> None:
+    def push(
+        self, frame: Frame | NDArray[np.uint8] | DLPackArray, time_s: float | None = None
+    ) -> None:
         """Take in a frame: encode it, let old frames go if it needs their room, prefill it.
 
-        ``frame`` is a ``Frame``, or an array (height, width, 3) uint8 RGB with ``time_s`` seconds.
+        ``frame`` is a ``Frame``, or an array (height, width, 3) uint8 RGB with ``time_s`` seconds,
+        of NumPy or of any library that speaks DLPack. On the CPU it is not copied; on a GPU it is,
+        and ``stats().num_copied_frames`` counts it.
         Raises ValueError for a wrong shape or dtype or a time before the last one, SessionError
         when the session is closed or another thread is changing it.
         """
         if not isinstance(frame, Frame):
             if time_s is None:
                 raise ValueError("an array needs its time: push(pixels, time_s=…)")
-            frame = Frame(frame, time_s, self._record.num_frames)
+            frame = Frame(self._on_host(frame), time_s, self._record.num_frames)
         with self._change():
             checked_label(frame.index, frame.time_s)
             if not frame.time_s >= self.last_time_s:
@@ -158,6 +169,16 @@ class Session:
                 self._runner.feed(self._sequence, "frame", embeds, index=index, time_s=time_s)
                 self._keep(content)
                 self._count_frame(time_s)
+
+    def _on_host(self, array: NDArray[np.uint8] | DLPackArray) -> NDArray[np.uint8]:
+        host = host_array(array)
+        if host.copied_from:
+            if not self._num_copied_frames:
+                log.info(
+                    "frames on %s are copied to the CPU, where they are resized", host.copied_from
+                )
+            self._num_copied_frames += 1
+        return cast("NDArray[np.uint8]", host.array)  # the dtype is checked with the shape
 
     def say(self, text: str) -> None:
         """Add text to the live context; it leaves again as frames do.
@@ -347,6 +368,7 @@ class Session:
                 utilisation=self._sequence.num_tokens / num_slots if num_slots else 1.0,
                 shared=self._runner.cache.index.counts,
                 encoder_cache=self._inputs.encoder_cache,
+                num_copied_frames=self._num_copied_frames,
             )
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """ONNX Runtime on CUDA: the same graph, the operator's GPU kernels, pools in GPU memory.
 
 Owns: the pools, which are bound by address as graph inputs and outputs at once, so steps write in
-place. Guarantees: what cannot run on the GPU is refused and not moved to the CPU silently; memory is
-taken at construction. A step's small inputs are copied by ONNX Runtime. Does not know sequences,
-bundles or pictures.
+place. Guarantees: what cannot run on the GPU is refused and not moved to the CPU silently; pools
+are taken at construction. A step's small inputs are copied by ONNX Runtime. Does not know
+sequences, bundles or pictures.
 """
 
 from __future__ import annotations
