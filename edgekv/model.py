@@ -6,6 +6,7 @@ taken. Does not know frames, prompts or retention; that is what sessions are for
 
 from __future__ import annotations
 
+import os
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from edgekv.config import KVDtype, KVGeometry, format_bytes, parse_bytes
 from edgekv.errors import BudgetError
 from edgekv.executors import (
     Device,
+    EngineSource,
+    Progress,
     VisionExecutor,
     choose_device,
     create_decoder,
@@ -88,6 +91,9 @@ def load(
     num_threads: int = 0,
     share: bool = True,
     encoder_cache: str | int = DEFAULT_ENCODER_CACHE_BYTES,
+    max_step_tokens: int = 256,
+    engine_cache: str | Path | None = None,
+    progress: Progress | None = None,
     trace: str | Path | None = None,
     trace_limit: str | int = DEFAULT_MAX_BYTES,
 ) -> Model:
@@ -101,6 +107,10 @@ def load(
     ``cross_budget`` is the bytes of the pools that cross-attention reads, for models that have it;
     None = four inputs.
     ``device`` is ``auto``, ``cpu``, ``cuda`` or ``tensorrt``; ``num_threads`` 0 = one per core.
+    ``max_step_tokens`` is the largest prefill chunk: more is faster, and takes more workspace.
+    ``engine_cache`` is where TensorRT's engines are kept (None: ``edgekv/engines`` in the user's
+    cache folder); ``progress`` is told how far one is that has to be built, which takes minutes:
+    its graph, what is being done, the share that is.
     ``trace`` is a file for the event log of the cache, as ``Model.trace`` writes it.
     Raises BundleError, BudgetError, ExecutorError, TraceError, or ValueError for an argument that
     is wrong.
@@ -126,12 +136,16 @@ def load(
         share=share,
         cross=None if cross_geometry is None else CrossCache(cross_geometry, need.num_cross_pages),
     )
+    engines = _engine_source(bundle, engine_cache, progress)
     decoder = create_decoder(
         chosen,
         bundle.decoder_path_for(kv_dtype),
         geometry,
         num_pages=need.num_pages,
         num_threads=num_threads,
+        max_columns=cache.max_pages,
+        max_step_tokens=max_step_tokens,
+        engines=engines,
         signature=decoder_signature(
             geometry,
             hidden_size=manifest.hidden_size,
@@ -141,8 +155,12 @@ def load(
         ),
         cross=cross,
     )
-    runner = Runner(decoder, cache, cross=cross)
-    vision = _load_vision(bundle, chosen, num_threads)
+    try:
+        vision = _load_vision(bundle, chosen, num_threads, engines)
+    except BaseException:
+        decoder.close()
+        raise
+    runner = Runner(decoder, cache, cross=cross, max_step_tokens=max_step_tokens)
     sources = load_sources(bundle, chosen, runner, num_threads)
     inputs = InputEncoder(bundle, vision, sources, encoder_cache_bytes=encoder_cache_bytes)
     model = Model(bundle, chosen, runner, inputs)
@@ -155,7 +173,21 @@ def load(
     return model
 
 
-def _load_vision(bundle: Bundle, device: Device, num_threads: int) -> VisionExecutor | None:
+def _engine_source(
+    bundle: Bundle, folder: str | Path | None, progress: Progress | None
+) -> EngineSource:
+    if folder is None:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(caches, "edgekv", "engines")
+    manifest = bundle.manifest
+    return EngineSource(
+        Path(folder), manifest.name, bundle.weights_sha256, manifest.weights, progress
+    )
+
+
+def _load_vision(
+    bundle: Bundle, device: Device, num_threads: int, engines: EngineSource
+) -> VisionExecutor | None:
     if bundle.vision_path is None or bundle.image is None:
         return None
     signature = vision_signature(
@@ -164,7 +196,9 @@ def _load_vision(bundle: Bundle, device: Device, num_threads: int) -> VisionExec
         tokens_per_image=bundle.tokens_per_image,
         hidden_size=bundle.manifest.hidden_size,
     )
-    return create_vision(device, bundle.vision_path, num_threads=num_threads, signature=signature)
+    return create_vision(
+        device, bundle.vision_path, num_threads=num_threads, signature=signature, engines=engines
+    )
 
 
 def _check_memory(bundle: Bundle, need: Estimate, encoder_cache_bytes: int) -> None:

@@ -8,6 +8,7 @@ Does not know: how frames are read, where pools lie, how answers are shown.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Generator, Iterator
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,10 +38,13 @@ from edgekv.limits import (
     num_frames,
     plan_limits,
 )
+from edgekv.media.arrays import DLPackArray, host_array
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import SessionRecord, save_context
 from edgekv.sharing import Member
 from edgekv.types import Answer, Frame, SegmentKind, Sound
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class SessionStats:
     pages_peak: int
     pool_bytes: int
     utilisation: float  # share of the live sequence's slots that hold a token
+    num_copied_frames: int  # came on a GPU and were copied to the CPU, since opened or restored
     shared: IndexCounts  # of the model: segments found in the pool instead of computed
     encoder_cache: EncoderCacheStats  # of the model: pictures not encoded again
     cross: CrossCounts | None  # of what cross-attention sees; None for a model without
@@ -85,6 +91,7 @@ class Session:
         self._member = member
         self._changing = threading.Lock()
         self._record = record
+        self._num_copied_frames = 0
 
     @classmethod
     def open(
@@ -135,21 +142,24 @@ class Session:
 
     def push(
         self,
-        frame: Frame | Sound | NDArray[np.uint8] | NDArray[np.float32],
+        frame: Frame | Sound | NDArray[np.uint8] | NDArray[np.float32] | DLPackArray,
         time_s: float | None = None,
     ) -> None:
         """Take in a frame: encode it, let old frames go if it needs their room, prefill it.
 
-        ``frame`` is a ``Frame``, or an array (height, width, 3) uint8 RGB with ``time_s`` seconds;
-        for a model that hears, a ``Sound``, or an array (num_samples,) float32 at its own rate.
-        A model with cross-attention sees one frame, the newest: it takes the place of the last one.
+        ``frame`` is a ``Frame``, or an array (height, width, 3) uint8 RGB with ``time_s`` seconds,
+        of NumPy or of any library that speaks DLPack. On the CPU it is not copied; on a GPU it is,
+        and ``stats().num_copied_frames`` counts it.
+        For a model that hears it is a ``Sound``, or an array (num_samples,) float32 at its own
+        rate. A model with cross-attention sees one frame, the newest: it takes the place of the
+        last one.
         Raises ValueError for a wrong shape or dtype or a time before the last one, SessionError
         when the session is closed or another thread is changing it.
         """
         if not isinstance(frame, Frame | Sound):
             if time_s is None:
                 raise ValueError("an array needs its time: push(pixels, time_s=…)")
-            frame = self._inputs.wrap(frame, time_s, self._record.num_frames)
+            frame = self._inputs.wrap(self._on_host(frame), time_s, self._record.num_frames)
         with self._change():
             checked_label(frame.index, frame.time_s)
             if not frame.time_s >= self.last_time_s:
@@ -196,6 +206,16 @@ class Session:
                 self._sequence.look_at(before)
                 raise
             self._count_frame(frame.time_s)
+
+    def _on_host(self, array: NDArray[np.uint8] | DLPackArray) -> NDArray[np.uint8]:
+        host = host_array(array)
+        if host.copied_from:
+            if not self._num_copied_frames:
+                log.info(
+                    "frames on %s are copied to the CPU, where they are resized", host.copied_from
+                )
+            self._num_copied_frames += 1
+        return cast("NDArray[np.uint8]", host.array)  # the dtype is checked with the shape
 
     def say(self, text: str) -> None:
         """Add text to the live context; it leaves again as frames do.
@@ -401,6 +421,7 @@ class Session:
                 utilisation=self._sequence.num_tokens / num_slots if num_slots else 1.0,
                 shared=self._runner.cache.index.counts,
                 encoder_cache=self._inputs.encoder_cache,
+                num_copied_frames=self._num_copied_frames,
                 cross=None if (cross := self._runner.cache.cross) is None else cross.counts,
             )
 

@@ -126,6 +126,12 @@ class Bundle:
         return self.path / ENCODER
 
     @property
+    def graph_paths(self) -> tuple[Path, ...]:
+        """Every graph that runs, but those of cross-attention."""
+        vision = self.vision_path
+        return (self.decoder_path,) if vision is None else (self.decoder_path, vision)
+
+    @property
     def tokenizer_path(self) -> Path:
         """A ``tokenizer.json`` for the ``tokenizers`` library."""
         return self.path / TOKENIZER

@@ -82,10 +82,19 @@ def _show_devices(console: Console) -> bool:
     for report in reports:
         table.add_row(
             report.device,
-            "[green]ready[/]" if report.available else f"[yellow]no:[/] {escape(report.reason)}",
+            "[green]ready[/]" if report.available else _refusal(report.problems),
         )
     console.print(table)
     return any(report.available for report in reports)
+
+
+def _verdict(fits: bool) -> str:
+    return "[green]fits[/]" if fits else "[red]does not fit[/]"
+
+
+def _refusal(problems: tuple[str, ...]) -> str:
+    first, *others = map(escape, problems)
+    return "\n".join([f"[yellow]no:[/] {first}", *others])
 
 
 def _show_video(console: Console) -> None:
@@ -99,6 +108,7 @@ def _show_video(console: Console) -> None:
 
 def _show_bundle(console: Console, path: Path, kv_budget: int) -> bool:
     from edgekv.bundle import Bundle
+    from edgekv.executors.tensorrt.memory import build_bytes, graph_bytes
     from edgekv.memory import available_bytes
     from edgekv.model import estimate
 
@@ -121,7 +131,12 @@ def _show_bundle(console: Console, path: Path, kv_budget: int) -> bool:
     table.add_row(
         "one session", f"at most about {format_bytes(most_pages * geometry.page_bytes)} of it"
     )
-    verdict = "[green]fits[/]" if fits else "[red]does not fit[/]"
-    table.add_row("in all", f"{format_bytes(need.total_bytes)}: {verdict}")
+    table.add_row("in all", f"{format_bytes(need.total_bytes)}: {_verdict(fits)}")
+    building = build_bytes(max(map(graph_bytes, opened.graph_paths)))
+    builds = available is None or building <= available
+    table.add_row(
+        "TensorRT",
+        f"about {format_bytes(building)} while its engines are built: {_verdict(builds)}",
+    )
     console.print(table)
     return fits

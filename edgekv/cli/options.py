@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 
@@ -46,6 +47,24 @@ def host_and_port(
         message = f"expected [HOST:]PORT with a port up to 65535, got {text!r}"
         raise click.BadParameter(message, context, parameter)
     return host or "127.0.0.1", int(port)
+
+
+def device_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+    """An eager option's callback: what the file says becomes the default of the other options."""
+    from edgekv.device_config import read_device_config
+
+    if path is None:
+        return
+    try:
+        config = read_device_config(path)
+    except OSError as error:
+        raise click.BadParameter(f"{path}: {error.strerror}", context, parameter) from None
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from None
+    defaults = {**config.load, **config.run}
+    if "num_threads" in defaults:
+        defaults["threads"] = defaults.pop("num_threads")
+    context.default_map = {**(context.default_map or {}), **defaults}
 
 
 size = _parsed(parse_bytes)

@@ -98,6 +98,9 @@ def _load(options: RunOptions) -> Model:
     return edgekv.load(
         options.model or edgekv.demo_bundle_path(),
         kv_budget=options.kv_budget,
+        kv_dtype=options.kv_dtype,
+        max_step_tokens=options.max_step_tokens,
+        engine_cache=options.engine_cache,
         device=options.device,
         num_threads=options.threads,
         trace=options.trace_path,

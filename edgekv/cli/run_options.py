@@ -14,7 +14,8 @@ from typing import Any, get_args
 import click
 
 from edgekv.cache.retention import retain_choices
-from edgekv.cli.options import duration, finite, host_and_port, size
+from edgekv.cli.options import device_config, duration, finite, host_and_port, size
+from edgekv.config import KVDtype
 from edgekv.executors import Device
 
 
@@ -28,9 +29,12 @@ class RunOptions:
     every: float
     fps: float
     kv_budget: int
+    kv_dtype: KVDtype | None  # None = the bundle's choice
     retain: str
     instructions: str | None
     device: str
+    engine_cache: Path | None  # None = in the user's cache folder
+    max_step_tokens: int
     max_new_tokens: int
     max_duration: float | None
     save_to: Path | None
@@ -69,12 +73,25 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Frames taken per second of stream time.",
     ),
     click.option(
+        "--config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        is_eager=True,
+        expose_value=False,
+        callback=device_config,
+        help="Settings of a device (configs/); options given here win over it.",
+    ),
+    click.option(
         "--kv-budget",
         metavar="SIZE",
         callback=size,
         default="64MiB",
         show_default=True,
         help="Bytes of the KV pool.",
+    ),
+    click.option(
+        "--kv-dtype",
+        type=click.Choice(get_args(KVDtype)),
+        help="What cached keys and values are stored as. [default: the bundle's choice]",
     ),
     click.option(
         "--retain",
@@ -89,6 +106,19 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         type=click.Choice(["auto", *get_args(Device)]),
         default="auto",
         show_default=True,
+    ),
+    click.option(
+        "--engine-cache",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Where TensorRT's engines are kept. [default: edgekv/engines in the user's cache "
+        "folder]",
+    ),
+    click.option(
+        "--max-step-tokens",
+        type=click.IntRange(min=1),
+        default=256,
+        show_default=True,
+        help="Largest prefill chunk.",
     ),
     click.option("--max-new-tokens", type=click.IntRange(min=1), default=32, show_default=True),
     click.option(

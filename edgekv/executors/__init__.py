@@ -4,6 +4,8 @@ from edgekv.executors.base import (
     CrossExecutor,
     DecoderExecutor,
     EncoderExecutor,
+    EngineSource,
+    Progress,
     VisionExecutor,
 )
 from edgekv.executors.devices import Device, DeviceReport, choose_device, device_reports
@@ -26,6 +28,8 @@ __all__ = [
     "Device",
     "DeviceReport",
     "EncoderExecutor",
+    "EngineSource",
+    "Progress",
     "VisionExecutor",
     "choose_device",
     "create_cross",

@@ -7,13 +7,29 @@ graph adds up attention, the executor also owns one float32 a page, zero at cons
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.types import StepTables
+
+# Called while an engine is built: file name of the graph, what is being done, the share that is.
+Progress = Callable[[str, str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSource:
+    """What an executor that compiles graphs needs to find again what it compiled before."""
+
+    folder: Path  # where engines are kept
+    bundle: str  # its name
+    sha256: str  # over all files of the bundle
+    weights: Literal["fp32", "fp16", "int4"]  # as the bundle stores them
+    progress: Progress | None = None
 
 
 class DecoderExecutor(Protocol):

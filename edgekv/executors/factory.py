@@ -10,10 +10,11 @@ from edgekv.executors.base import (
     CrossExecutor,
     DecoderExecutor,
     EncoderExecutor,
+    EngineSource,
     VisionExecutor,
 )
 from edgekv.executors.devices import Device
-from edgekv.executors.signature import Signature
+from edgekv.executors.signature import Signature, decoder_signature
 
 
 def create_decoder(
@@ -25,11 +26,17 @@ def create_decoder(
     num_threads: int = 0,
     signature: Signature | None = None,
     cross: CrossExecutor | None = None,
+    max_columns: int | None = None,
+    max_step_tokens: int = 256,
+    engines: EngineSource | None = None,
 ) -> DecoderExecutor:
-    """A decoder executor with pools of ``num_pages`` pages. ``num_threads`` 0 = one per core.
+    """A decoder executor with pools of ``num_pages`` pages.
 
-    ``cross``, of the same device, owns the pools that cross-attention reads. Raises ExecutorError
-    for a graph that is not what ``signature`` (None: ``geometry``) says.
+    ``num_threads`` 0 = one per core. ``max_columns`` is the most pages a sequence may hold (None:
+    the pool), ``max_step_tokens`` the largest step; executors that take any step ignore them.
+    ``engines`` is needed by executors that compile; ``cross``, of the same device, owns the pools
+    that cross-attention reads. Raises ExecutorError for a graph that is not what ``signature``
+    (None: ``geometry``) says.
     """
     if device == "cpu":
         from edgekv.executors.ort_cpu import OrtDecoder
@@ -45,18 +52,55 @@ def create_decoder(
             signature=signature,
             cross_pools=None if cross is None else cross.pools,
         )
-    raise ExecutorError(f"no decoder executor for device {device!r}")
+    if device == "cuda":
+        from edgekv.executors.ort_cuda import OrtCudaDecoder
+
+        return OrtCudaDecoder(path, geometry, num_pages=num_pages, signature=signature)
+    from edgekv.executors.tensorrt.open import open_decoder
+    from edgekv.executors.tensorrt.profiles import StepLimits
+
+    return open_decoder(
+        path,
+        geometry,
+        signature=signature or decoder_signature(geometry),
+        limits=StepLimits(
+            num_pages=num_pages,
+            page_size=geometry.page_size,
+            max_columns=min(max_columns or num_pages, num_pages),
+            max_step_tokens=max(max_step_tokens, geometry.page_size),
+        ),
+        source=_given(engines),
+    )
 
 
 def create_vision(
-    device: Device, path: Path, *, num_threads: int = 0, signature: Signature | None = None
+    device: Device,
+    path: Path,
+    *,
+    num_threads: int = 0,
+    signature: Signature | None = None,
+    engines: EngineSource | None = None,
 ) -> VisionExecutor:
-    """A vision executor. ``num_threads`` 0 = one per core."""
+    """A vision executor; see ``create_decoder``."""
     if device == "cpu":
         from edgekv.executors.ort_cpu import OrtVision
 
         return OrtVision(path, num_threads=num_threads, signature=signature)
-    raise ExecutorError(f"no vision executor for device {device!r}")
+    if device == "cuda":
+        from edgekv.executors.ort_cuda import cuda_vision
+
+        return cuda_vision(path, signature=signature)
+    from edgekv.executors.tensorrt.open import open_vision
+
+    if signature is None:
+        raise ExecutorError("the TensorRT executor must be told the size of pictures")
+    return open_vision(path, signature=signature, source=_given(engines))
+
+
+def _given(engines: EngineSource | None) -> EngineSource:
+    if engines is None:
+        raise ExecutorError("the TensorRT executor must be told where engines are kept")
+    return engines
 
 
 def create_encoder(

@@ -1,8 +1,7 @@
-"""ONNX Runtime on the CPU: the only module that imports onnxruntime.
+"""ONNX Runtime on the CPU.
 
-Owns: the pools (NumPy arrays bound as graph inputs and outputs at once, so steps write in place)
-and two inference sessions. Guarantees: memory is taken at construction; steps of up to the largest
-token count seen so far take no more. Does not know sequences, bundles or pictures.
+Owns: the pools, NumPy arrays bound as graph inputs and outputs at once, so steps write in place.
+Guarantees: memory is taken at construction. Does not know sequences, bundles or pictures.
 """
 
 from __future__ import annotations
@@ -17,49 +16,14 @@ from numpy.typing import NDArray
 from edgekv import names
 from edgekv.config import KVGeometry
 from edgekv.errors import ExecutorError
-from edgekv.executors.signature import Signature, Tensors, check_signature, decoder_signature
+from edgekv.executors.ort_session import OrtStep, OrtVision, open_graph
+from edgekv.executors.signature import Signature, check_signature, decoder_signature
 from edgekv.native import ort_library_path
 from edgekv.types import StepTables
 
+__all__ = ["OrtDecoder", "OrtVision"]
+
 _POOL_DTYPES = {"float32": np.float32, "float16": np.float16}
-_DTYPE_NAMES = {
-    "tensor(float)": "float32",
-    "tensor(float16)": "float16",
-    "tensor(int32)": "int32",
-    "tensor(int64)": "int64",
-}
-
-
-def open_session(
-    path: Path, num_threads: int, *, custom_ops: bool
-) -> tuple[ort.InferenceSession, Signature]:
-    """The graph at ``path``, and what it takes and gives."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = num_threads
-    options.log_severity_level = 4  # what goes wrong is raised, in one line
-    # Memory patterns are cached per input shape, and every question has another length.
-    options.enable_mem_pattern = False
-    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4")
-    try:
-        if custom_ops:
-            options.register_custom_ops_library(str(ort_library_path()))
-        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except ExecutorError:
-        raise
-    except Exception as error:  # onnxruntime raises a dozen unrelated types here
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ExecutorError(f"onnxruntime cannot load {path.name}: {reason}") from error
-    return session, Signature(_tensors(session.get_inputs()), _tensors(session.get_outputs()))
-
-
-def _tensors(arguments: list[ort.NodeArg]) -> Tensors:
-    return {
-        argument.name: (
-            _DTYPE_NAMES.get(argument.type, argument.type),
-            tuple(size if isinstance(size, int) else None for size in argument.shape),
-        )
-        for argument in arguments
-    }
 
 
 def make_pool(shape: tuple[int, ...], geometry: KVGeometry) -> NDArray[np.generic]:
@@ -90,28 +54,23 @@ class OrtDecoder:
         num_pages: int,
         num_threads: int = 0,
         signature: Signature | None = None,  # None = what the geometry alone asks for
-        cross_pools: Mapping[str, NDArray[np.generic]] | None = None,  # another executor's, to read
+        cross_pools: Mapping[str, NDArray[np.generic]] | None = None,  # by graph input
     ) -> None:
-        if geometry.dtype not in _POOL_DTYPES:
-            raise ExecutorError(f"the CPU executor has no {geometry.dtype} pools")
-        self._session: ort.InferenceSession | None
-        self._session, found = open_session(path, num_threads, custom_ops=True)
-        self._weighs = names.PAGE_MASS in found.taken
-        signature = signature or decoder_signature(geometry, page_mass=self._weighs)
+        session, found = open_graph(path, num_threads, library=ort_library_path())
+        page_mass = names.PAGE_MASS in found.taken
+        signature = signature or decoder_signature(geometry, page_mass=page_mass)
         check_signature(path.name, signature, found)
+        self._step = OrtStep(session, num_rope_axes=geometry.num_rope_axes)
         shape = (num_pages, geometry.num_kv_heads, geometry.page_size, geometry.head_dim)
         self._pools: list[NDArray[np.generic]] = []  # key, value, key, value, … one pair per layer
-        self._binding = self._session.io_binding()
-        self._num_rope_axes = geometry.num_rope_axes
         for layer in range(geometry.num_layers):
             self._bind_pool(names.key_pool(layer), names.key_pool_out(layer), shape, geometry)
             self._bind_pool(names.value_pool(layer), names.value_pool_out(layer), shape, geometry)
         self._mass = np.zeros(num_pages, np.float32)
-        if self._weighs:
+        if page_mass:
             self._bind_in_place(names.PAGE_MASS, names.PAGE_MASS_OUT, self._mass)
         for name, pool in (cross_pools or {}).items():
-            self._binding.bind_ortvalue_input(name, shared_value(pool))
-        self._binding.bind_output(names.LOGITS, "cpu")
+            self._step.binding.bind_ortvalue_input(name, shared_value(pool))
 
     def _bind_pool(
         self, source: str, target: str, shape: tuple[int, ...], geometry: KVGeometry
@@ -122,8 +81,8 @@ class OrtDecoder:
 
     def _bind_in_place(self, source: str, target: str, array: NDArray[np.generic]) -> None:
         value = shared_value(array)
-        self._binding.bind_ortvalue_input(source, value)
-        self._binding.bind_ortvalue_output(target, value)
+        self._step.binding.bind_ortvalue_input(source, value)
+        self._step.binding.bind_ortvalue_output(target, value)
 
     def run(
         self,
@@ -132,35 +91,7 @@ class OrtDecoder:
         logit_indices: NDArray[np.int64],
     ) -> NDArray[np.float32]:
         """One step; see ``DecoderExecutor.run``. Raises ExecutorError when the graph fails."""
-        if self._session is None:
-            raise ExecutorError("the decoder executor is closed")
-        positions = tables.position_ids if self._num_rope_axes > 1 else tables.position_ids[0]
-        feeds: dict[str, NDArray[np.generic]] = {
-            names.INPUTS_EMBEDS: embeds,
-            names.POSITION_IDS: positions,
-            names.LOGIT_INDICES: logit_indices,
-            names.PAGE_TABLE: tables.page_table,
-            names.QUERY_STARTS: tables.query_starts,
-            names.SLOT_MAPPING: tables.slot_mapping,
-            names.KV_LIMITS: tables.kv_limits,
-            names.QUERY_INDICES: tables.query_indices,
-        }
-        if self._weighs:
-            weights = tables.mass_weights
-            if weights is None:
-                weights = np.zeros(len(tables.page_table), np.float32)
-            feeds[names.MASS_WEIGHTS] = weights
-        if tables.cross is not None:
-            feeds[names.CROSS_PAGE_TABLE] = tables.cross.page_table
-            feeds[names.CROSS_KV_LIMITS] = tables.cross.kv_limits
-        for name, array in feeds.items():
-            self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
-        try:
-            self._session.run_with_iobinding(self._binding)
-        except Exception as error:  # onnxruntime raises a dozen unrelated types here
-            raise ExecutorError(f"decoder step failed: {str(error).splitlines()[0]}") from error
-        # A copy: the output's memory is ONNX Runtime's and holds the next step's logits soon.
-        return np.array(self._binding.get_outputs()[-1].numpy())
+        return self._step.run(embeds, tables, logit_indices)
 
     def take_mass(self, pages: NDArray[np.int32]) -> NDArray[np.float32]:
         """Attention on pages since the last call for them; they start from 0 again."""
@@ -191,34 +122,5 @@ class OrtDecoder:
 
     def close(self) -> None:
         """Give pools and graph back."""
-        self._session = None
-        self._binding.clear_binding_inputs()
-        self._binding.clear_binding_outputs()
+        self._step.close()
         self._pools.clear()
-
-
-class OrtVision:
-    """vision.onnx; see ``VisionExecutor``."""
-
-    def __init__(
-        self, path: Path, *, num_threads: int = 0, signature: Signature | None = None
-    ) -> None:
-        self._session: ort.InferenceSession | None
-        self._session, found = open_session(path, num_threads, custom_ops=False)
-        if signature is not None:
-            check_signature(path.name, signature, found)
-
-    def encode(self, pixel_values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(n, 3, height, width) -> (n, tokens_per_image, hidden)."""
-        if self._session is None:
-            raise ExecutorError("the vision executor is closed")
-        try:
-            outputs = self._session.run([names.IMAGE_EMBEDS], {names.PIXEL_VALUES: pixel_values})
-        except Exception as error:  # onnxruntime raises a dozen unrelated types here
-            raise ExecutorError(f"vision graph failed: {str(error).splitlines()[0]}") from error
-        embeds: NDArray[np.float32] = outputs[0]
-        return embeds
-
-    def close(self) -> None:
-        """Give the graph back."""
-        self._session = None

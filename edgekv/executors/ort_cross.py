@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from edgekv import names
 from edgekv.config import KVGeometry
 from edgekv.errors import ExecutorError
-from edgekv.executors.ort_cpu import make_pool, open_session, shared_value
+from edgekv.executors.ort_cpu import make_pool, shared_value
+from edgekv.executors.ort_session import open_graph
 from edgekv.executors.signature import Signature, check_signature
+from edgekv.native import ort_library_path
 
 
 class OrtEncoder:
@@ -27,7 +29,7 @@ class OrtEncoder:
         self, path: Path, *, num_threads: int = 0, signature: Signature | None = None
     ) -> None:
         self._session: Any
-        self._session, found = open_session(path, num_threads, custom_ops=False)
+        self._session, found = open_graph(path, num_threads)
         if signature is not None:
             check_signature(path.name, signature, found)
 
@@ -60,7 +62,7 @@ class OrtCross:
         signature: Signature | None = None,
     ) -> None:
         self._session: Any
-        self._session, found = open_session(path, num_threads, custom_ops=True)
+        self._session, found = open_graph(path, num_threads, library=ort_library_path())
         if signature is not None:
             check_signature(path.name, signature, found)
         self._binding = self._session.io_binding()

@@ -67,6 +67,8 @@ def emit_operator(
     _, num_heads, num_tokens, head_dim = call.query.shape
     attributes: dict[str, Any] = {
         "schema_version": OP_VERSION,
+        "plugin_version": str(OP_VERSION),
+        "plugin_namespace": OP_DOMAIN,
         "num_heads": num_heads,
         "num_kv_heads": key_pool.shape[1],
         "head_dim": head_dim,
@@ -92,6 +94,7 @@ def emit_operator(
         written.append(mass[0])
     elif sinks is not None:
         inputs.append(sinks)
+    attributes["num_outputs"] = 1 + len(written)  # TensorRT asks before it shows the inputs
     output, *changed = torch.onnx.ops.symbolic_multi_out(
         f"{OP_DOMAIN}::{OP_NAME}",
         inputs,

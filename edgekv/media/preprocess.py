@@ -94,4 +94,6 @@ def check_pixels(pixels: NDArray[np.uint8]) -> None:
         got = type(pixels).__name__
         raise ValueError(f"{wanted}, got {got}")
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
-        raise ValueError(f"{wanted}, got {pixels.shape} {pixels.dtype}")
+        planes = pixels.ndim == 3 and pixels.shape[0] == 3
+        advice = ": the channels must come last" if planes and pixels.shape[2] != 3 else ""
+        raise ValueError(f"{wanted}, got {pixels.shape} {pixels.dtype}{advice}")

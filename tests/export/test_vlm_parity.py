@@ -23,16 +23,17 @@ TOLERANCE = 1e-4
 QUESTIONS = ("What is the colour?", " the\nend ", "Überall")
 
 
-@pytest.fixture(scope="module", params=["SmolVLM", "Idefics3", "SmolVLM-unmarked"])
+@pytest.fixture(scope="module", params=["SmolVLM", "Idefics3", "SmolVLM-unmarked", "SmolVLM-20"])
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Bundle, Path]:
     """The bundle, and the folder it was exported from."""
-    kind, _, unmarked = request.param.partition("-")
+    kind, _, variant = request.param.partition("-")
     root = tmp_path_factory.mktemp(kind)
-    save_vlm(kind, root / "hf", marked=not unmarked)
+    save_vlm(kind, root / "hf", marked=variant != "unmarked")
     lines: list[str] = []
-    options = ExportOptions(weights="fp32", kv_dtype="float32")
+    opset = 20 if variant == "20" else 23  # what JetPack 6's TensorRT reads, and the usual one
+    options = ExportOptions(weights="fp32", kv_dtype="float32", opset=opset)
     export_bundle(root / "hf", root / "bundle", options, lines.append)
     assert len(lines) >= 4
     return Bundle.open(root / "bundle"), root / "hf"

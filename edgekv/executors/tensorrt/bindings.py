@@ -1,0 +1,95 @@
+"""One step as bytes: which shapes the engine gets, and where each input lies in a block.
+
+Owns: the choice of shapes (page tables are padded to a power of two, so that few shapes occur and
+each has one CUDA graph), and the layout of a step's small inputs one after another, so that they
+travel together. Guarantees: the same shapes always give the same layout, hence the same addresses;
+padding means nothing to the operator (page id −1). Does not know TensorRT or CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv import names
+from edgekv.executors.tensorrt.profiles import Dims, power_of_two
+
+_ALIGNMENT = 256  # what CUDA's own allocations are aligned to
+_LEAST_COLUMNS = 16  # narrower page tables are padded to this
+
+# What the graph reads once, and what the operator reads again in every layer.
+READ_ONCE = (names.INPUTS_EMBEDS, names.POSITION_IDS, names.LOGIT_INDICES)
+READ_PER_LAYER = (
+    names.QUERY_STARTS,
+    names.SLOT_MAPPING,
+    names.KV_LIMITS,
+    names.QUERY_INDICES,
+    names.MASS_WEIGHTS,  # by one layer only, and not by every model's
+)
+
+
+def tensor_bytes(shape: Dims, dtype: np.dtype[np.generic]) -> int:
+    """Bytes of one tensor, rounded up to where the next may begin."""
+    num_bytes = int(np.prod(shape)) * dtype.itemsize
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def step_shapes(arrays: Mapping[str, NDArray[np.generic]], max_columns: int) -> dict[str, Dims]:
+    """The shapes the engine gets: those of ``arrays`` but for a wider page table."""
+    shapes = {name: array.shape for name, array in arrays.items()}
+    num_rows, columns, width = shapes[names.PAGE_TABLE]
+    wider = min(power_of_two(max(columns, _LEAST_COLUMNS)), power_of_two(max_columns))
+    shapes[names.PAGE_TABLE] = (num_rows, max(columns, wider), width)  # too wide: to be refused
+    return shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Offsets of tensors that lie one after another."""
+
+    offsets: Mapping[str, int]
+    num_bytes: int
+
+
+def pack(
+    chosen: Iterable[str], shapes: Mapping[str, Dims], dtypes: Mapping[str, np.dtype[np.generic]]
+) -> Packing:
+    """Where each of ``chosen`` goes, in that order."""
+    offsets, end = {}, 0
+    for name in chosen:
+        offsets[name] = end
+        end += tensor_bytes(shapes[name], dtypes[name])
+    return Packing(offsets, end)
+
+
+def put(block: NDArray[np.uint8], offset: int, array: NDArray[np.generic]) -> None:
+    """Write ``array`` into ``block`` at ``offset``."""
+    target = block[offset : offset + array.nbytes].view(array.dtype)
+    target.reshape(array.shape)[...] = array
+
+
+def update_table(
+    block: NDArray[np.uint8],
+    table: NDArray[np.int32],  # (B, M, 2 + A)
+    columns: int,  # at least M
+) -> tuple[int, int]:
+    """Write ``table``, padded to ``columns``, at the start of ``block``.
+
+    Returns the bytes from start to end outside of which nothing has changed: between two steps of a
+    sequence that is its last entry or two, out of thousands.
+    """
+    num_rows, filled, width = table.shape
+    held = block[: num_rows * columns * width * 4].view(np.int32).reshape(num_rows, columns, width)
+    changed = np.empty((num_rows, columns), np.bool_)
+    changed[:, :filled] = (held[:, :filled] != table).any(axis=2)
+    changed[:, filled:] = held[:, filled:, 0] != -1
+    entries = np.flatnonzero(changed)
+    if not entries.size:
+        return 0, 0
+    held[:, :filled] = table
+    held[:, filled:, 0] = -1
+    entry_bytes = width * 4
+    return int(entries[0]) * entry_bytes, (int(entries[-1]) + 1) * entry_bytes

@@ -1,0 +1,184 @@
+"""From an ONNX graph to a serialised engine.
+
+Owns: the parser, the builder and their settings. Guarantees: what TensorRT refuses comes out as one
+line that names the node. Needs no GPU for parsing. Does not know pools, steps or caches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tensorrt as trt
+
+from edgekv.errors import ExecutorError
+from edgekv.executors.signature import Signature, check_signature
+from edgekv.executors.tensorrt.engine_cache import Engine
+from edgekv.executors.tensorrt.profiles import Profile
+
+PhaseReport = Callable[[str, float], None]  # what is being done, and the share that is
+
+log = logging.getLogger(__name__)
+
+
+class Log(trt.ILogger):
+    """TensorRT's messages in Python's log; the first error of a call is kept for its exception."""
+
+    def __init__(self) -> None:
+        trt.ILogger.__init__(self)
+        self._error = ""
+
+    def log(self, severity: trt.ILogger.Severity, msg: str) -> None:
+        """Called by TensorRT, from any thread."""
+        if severity in (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR):
+            self._error = self._error or " ".join(msg.split())[:400]
+        elif severity == trt.ILogger.Severity.WARNING:
+            log.debug("TensorRT: %s", msg)
+
+    def take_error(self) -> str:
+        """The first error since the last call."""
+        error, self._error = self._error, ""
+        return error or "TensorRT gave no reason"
+
+
+class _Monitor(trt.IProgressMonitor):
+    """Hands the builder's outermost phases to a function."""
+
+    def __init__(self, report: PhaseReport) -> None:
+        trt.IProgressMonitor.__init__(self)
+        self._report = report
+        self._steps: dict[str, int] = {}
+
+    def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+        if parent_phase is None or parent_phase in self._steps:
+            self._steps[phase_name] = max(num_steps, 1)
+            self._report(phase_name, 0.0)
+
+    def step_complete(self, phase_name: str, step: int) -> bool:
+        if phase_name in self._steps:
+            self._report(phase_name, min((step + 1) / self._steps[phase_name], 1.0))
+        return True
+
+    def phase_finish(self, phase_name: str) -> None:
+        if self._steps.pop(phase_name, None) is not None:
+            self._report(phase_name, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A node that the parser does not take."""
+
+    node: str
+    operator: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """What does not change what an engine computes."""
+
+    weights: Literal["fp32", "fp16", "int4"] = "fp32"  # of the bundle; not fp32: fp16 products
+    workspace_bytes: int = 256 * 2**20  # scratch of one layer at most
+
+
+def load_plugins(libraries: Sequence[Path], logger: Log) -> None:
+    """Make the operators of plugin libraries known. Raises ExecutorError."""
+    registry = trt.get_plugin_registry()
+    for library in libraries:
+        if registry.load_library(str(library)) is None:
+            raise ExecutorError(f"TensorRT cannot load {library}: {logger.take_error()}")
+
+
+def refused_nodes(graph: Path) -> list[Refusal]:
+    """The nodes of ``graph`` that this TensorRT does not take, plugins loaded so far included."""
+    logger = Log()
+    network = trt.Builder(logger).create_network(0)
+    parser = trt.OnnxParser(network, logger)
+    parser.supports_model_v2(graph.read_bytes(), str(graph))
+    return [
+        Refusal(error.node_name(), error.node_operator(), error.desc())
+        for error in map(parser.get_error, range(parser.num_errors))
+    ]
+
+
+def build_engine(
+    graph: Path,
+    profiles: Sequence[Profile],
+    signature: Signature,
+    options: BuildOptions,
+    *,
+    logger: Log,
+    progress: PhaseReport | None = None,
+) -> Engine:
+    """Parse ``graph``, check that it is what ``signature`` says, build. Raises ExecutorError."""
+    builder = trt.Builder(logger)
+    network = builder.create_network(0)
+    parser = trt.OnnxParser(network, logger)
+    if not parser.parse_from_file(str(graph)):
+        raise ExecutorError(f"TensorRT cannot read {graph.name}: {_first_refusal(parser)}")
+    check_signature(graph.name, signature, network_signature(network))
+    config = _config(builder, options)
+    for profile in profiles:
+        config.add_optimization_profile(_trt_profile(builder, profile))
+    if progress is not None:
+        config.progress_monitor = _Monitor(progress)
+    engine = builder.build_serialized_network(network, config)
+    if engine is None:
+        raise ExecutorError(f"TensorRT cannot build {graph.name}: {logger.take_error()}")
+    return memoryview(engine)
+
+
+def _first_refusal(parser: trt.OnnxParser) -> str:
+    if not parser.num_errors:
+        return "the parser gave no reason"
+    error = parser.get_error(0)
+    node = f"node {error.node_name()} ({error.node_operator()}): " if error.node_name() else ""
+    return node + " ".join(error.desc().split())[:300]
+
+
+def _config(builder: trt.Builder, options: BuildOptions) -> trt.IBuilderConfig:
+    config = builder.create_builder_config()
+    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_bytes)
+    flags = {"fp32": (), "fp16": ("FP16",), "int4": ("FP16", "INT4")}[options.weights]
+    for name in flags:
+        if flag := getattr(trt.BuilderFlag, name, None):  # newer ones know types from the graph
+            config.set_flag(flag)
+    return config
+
+
+def _trt_profile(builder: trt.Builder, profile: Profile) -> trt.IOptimizationProfile:
+    made = builder.create_optimization_profile()
+    for name, shapes in profile.ranges.items():
+        least, usual, most = (trt.Dims(list(dims)) for dims in shapes.all)
+        made.set_shape(name, least, usual, most)
+    return made
+
+
+def network_signature(network: trt.INetworkDefinition) -> Signature:
+    """What a parsed graph takes and gives."""
+    inputs = (network.get_input(index) for index in range(network.num_inputs))
+    outputs = (network.get_output(index) for index in range(network.num_outputs))
+    return Signature(
+        *(
+            {tensor.name: (_dtype(tensor.dtype), _dims(tensor.shape)) for tensor in tensors}
+            for tensors in (inputs, outputs)
+        )
+    )
+
+
+def _dtype(dtype: trt.DataType) -> str:
+    names = {
+        trt.DataType.FLOAT: "float32",
+        trt.DataType.HALF: "float16",
+        trt.DataType.INT32: "int32",
+        trt.DataType.INT64: "int64",
+    }
+    return names.get(dtype, str(dtype))
+
+
+def _dims(shape: trt.Dims) -> tuple[int | None, ...]:
+    sizes = (shape[axis] for axis in range(len(shape)))
+    return tuple(None if size < 0 else size for size in sizes)

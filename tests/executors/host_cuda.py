@@ -1,0 +1,150 @@
+"""A GPU made of host memory, and TensorRT's context played by ONNX Runtime.
+
+Owns: a stream that does nothing until somebody waits, as a real one may: whoever overwrites a
+buffer before its upload ran gets wrong numbers here. A recorded graph keeps the addresses and
+shapes it was recorded with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from edgekv import names, native
+from edgekv.errors import ExecutorError
+from edgekv.executors.cuda import Block, DeviceInfo, MemoryKind
+from edgekv.executors.signature import Signature
+from edgekv.executors.tensorrt.profiles import Dims, Profile
+
+Work = Callable[[], object]
+ALIGNMENT = 256  # of CUDA's allocations
+
+
+class HostGraph:
+    def __init__(self, cuda: HostCuda, work: list[Work]) -> None:
+        self._cuda, self._work = cuda, work
+
+    def launch(self) -> None:
+        self._cuda.queue.extend(self._work)
+        self._cuda.num_launches += 1
+
+    def free(self) -> None:
+        self._work = []
+        self._cuda.num_graphs -= 1
+
+
+class HostCuda:
+    """See ``edgekv.executors.cuda.Cuda``. ``limit`` bytes can be allocated."""
+
+    stream = 7
+
+    def __init__(self, *, integrated: bool = False, limit: int = 2**30) -> None:
+        self.info = DeviceInfo("Host GPU", (8, 7), integrated, limit)
+        self.queue: list[Work] = []
+        self.blocks: dict[int, np.ndarray[Any, Any]] = {}
+        self.copied: list[int] = []  # bytes of each copy that was queued
+        self.num_launches = 0
+        self.num_graphs = 0
+        self._limit = limit
+
+    def allocate(self, num_bytes: int, kind: MemoryKind) -> Block:
+        if num_bytes > self.free_bytes():
+            raise ExecutorError(f"allocating {num_bytes} bytes failed")
+        raw = np.full(num_bytes + ALIGNMENT, 0xFF, np.uint8)  # as floats: NaN
+        start = -raw.ctypes.data % ALIGNMENT
+        memory = raw[start : start + num_bytes]
+        address = memory.ctypes.data
+        self.blocks[address] = memory
+        return Block(
+            address, memory if kind == "host" else None, num_bytes, lambda: self._free(address)
+        )
+
+    def _free(self, address: int) -> None:
+        assert not self.queue, "freed while work was queued"
+        del self.blocks[address]
+
+    def copy(self, target: int, source: int, num_bytes: int) -> None:
+        self.copied.append(num_bytes)
+        self.queue.append(lambda: ctypes.memmove(target, source, num_bytes))
+
+    def capture(self, work: Work) -> HostGraph:
+        before, self.queue = self.queue, []
+        try:
+            work()
+            graph = HostGraph(self, self.queue)
+        finally:
+            self.queue = before
+        self.num_graphs += 1
+        return graph
+
+    def synchronise(self) -> None:
+        work, self.queue = self.queue, []
+        for step in work:
+            step()
+
+    def free_bytes(self) -> int:
+        return self._limit - sum(block.nbytes for block in self.blocks.values())
+
+
+class HostContext:
+    """Runs a graph at the addresses it is given; refuses what its profile does not admit."""
+
+    def __init__(self, graph: Path, signature: Signature, profile: Profile, cuda: HostCuda) -> None:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4")
+        options.register_custom_ops_library(str(native.ort_library_path()))
+        self._session = ort.InferenceSession(
+            str(graph), options, providers=["CPUExecutionProvider"]
+        )
+        self._signature, self._profile, self._cuda = signature, profile, cuda
+        self._shapes: dict[str, Dims] = {}
+        self._addresses: dict[str, int] = {}
+        self.fail = False
+        self.num_plain_runs = 0
+
+    def set_input_shape(self, name: str, shape: Dims, /) -> bool:
+        self._shapes[name] = shape
+        return self._profile.ranges[name].admits(shape)
+
+    def set_tensor_address(self, name: str, address: int, /) -> bool:
+        self._addresses[name] = address
+        return address % ALIGNMENT == 0
+
+    def execute_async_v3(self, stream: int, /) -> bool:
+        if self.fail or stream != self._cuda.stream:
+            return False
+        shapes, addresses = dict(self._shapes), dict(self._addresses)
+        self._cuda.queue.append(lambda: self._run(shapes, addresses))
+        self.num_plain_runs += 1
+        return True
+
+    def _run(self, shapes: dict[str, Dims], addresses: dict[str, int]) -> None:
+        binding = self._session.io_binding()
+        views = []
+        for name, (dtype, _) in self._signature.taken.items():
+            view = view_at(addresses[name], shapes[name], dtype)
+            views.append(view)
+            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(view))
+        for name, (dtype, dims) in self._signature.given.items():
+            shape = shapes.get(name.replace("_out", "")) or self._result_shape(dims, shapes)
+            view = view_at(addresses[name], shape, dtype)
+            views.append(view)
+            binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(view))
+        self._session.run_with_iobinding(binding)
+
+    def _result_shape(self, dims: Any, shapes: dict[str, Dims]) -> Dims:
+        rows = shapes[names.LOGIT_INDICES if names.LOGIT_INDICES in shapes else names.PIXEL_VALUES]
+        return (rows[0], *dims[1:])
+
+
+def view_at(address: int, shape: Dims, dtype: str) -> np.ndarray[Any, Any]:
+    """The array that lies at ``address``."""
+    num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = (ctypes.c_uint8 * num_bytes).from_address(address)
+    return np.frombuffer(raw, dtype).reshape(shape)
