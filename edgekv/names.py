@@ -30,6 +30,7 @@ PAGE_MASS_OUT = "page_mass_out"  # (P,) float32, bound to the same memory as the
 
 # decoder.onnx, output
 LOGITS = "logits"  # (N, vocab) float32
+QUERIES = "queries"  # (T, Hq * D) float32, of one layer, rotated at their positions; optional
 
 # vision.onnx
 PIXEL_VALUES = "pixel_values"  # (num_images, 3, height, width) float32

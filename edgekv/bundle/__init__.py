@@ -6,6 +6,7 @@ from edgekv.bundle.manifest import (
     GenerationDefaults,
     Manifest,
     PromptSettings,
+    QueryOutput,
     VisionSettings,
 )
 from edgekv.bundle.prompts import Prompts
@@ -19,5 +20,6 @@ __all__ = [
     "Manifest",
     "PromptSettings",
     "Prompts",
+    "QueryOutput",
     "VisionSettings",
 ]

@@ -83,6 +83,8 @@ class OrtDecoder:
         shape = (num_pages, geometry.num_kv_heads, geometry.page_size, geometry.head_dim)
         self._pools: list[NDArray[np.generic]] = []  # key, value, key, value, … one pair per layer
         self._binding = self._session.io_binding()
+        self._query_binding = self._session.io_binding()  # one that also asks for queries
+        self._shows_queries = names.QUERIES in {o.name for o in self._session.get_outputs()}
         self._num_rope_axes = geometry.num_rope_axes
         for layer in range(geometry.num_layers):
             self._bind_pool(names.key_pool(layer), names.key_pool_out(layer), shape, geometry)
@@ -104,8 +106,9 @@ class OrtDecoder:
         value = ort.OrtValue.ortvalue_from_numpy(array)
         if value.data_ptr() != array.ctypes.data:
             raise ExecutorError("this onnxruntime copies arrays it should share; please report it")
-        self._binding.bind_ortvalue_input(source, value)
-        self._binding.bind_ortvalue_output(target, value)
+        for binding in (self._binding, self._query_binding):
+            binding.bind_ortvalue_input(source, value)
+            binding.bind_ortvalue_output(target, value)
 
     def run(
         self,
@@ -114,6 +117,26 @@ class OrtDecoder:
         logit_indices: NDArray[np.int64],
     ) -> NDArray[np.float32]:
         """One step; see ``DecoderExecutor.run``. Raises ExecutorError when the graph fails."""
+        return self._run(self._binding, embeds, tables, logit_indices)
+
+    def queries(
+        self, embeds: NDArray[np.float32], tables: StepTables
+    ) -> NDArray[np.float32]:  # (T, Hq * D)
+        """One step for its queries; see ``DecoderExecutor.queries``."""
+        if not self._shows_queries:
+            raise ExecutorError("this decoder shows no queries; export the model again")
+        # Bound anew, since a bound output keeps the shape of the step before.
+        self._query_binding.bind_output(names.QUERIES, "cpu")
+        return self._run(self._query_binding, embeds, tables, np.empty(0, np.int64))
+
+    def _run(
+        self,
+        binding: ort.IOBinding,
+        embeds: NDArray[np.float32],
+        tables: StepTables,
+        logit_indices: NDArray[np.int64],
+    ) -> NDArray[np.float32]:
+        """One step; a copy of the output that was bound last."""
         if self._session is None:
             raise ExecutorError("the decoder executor is closed")
         positions = tables.position_ids if self._num_rope_axes > 1 else tables.position_ids[0]
@@ -133,13 +156,13 @@ class OrtDecoder:
                 weights = np.zeros(len(tables.page_table), np.float32)
             feeds[names.MASS_WEIGHTS] = weights
         for name, array in feeds.items():
-            self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
         try:
-            self._session.run_with_iobinding(self._binding)
+            self._session.run_with_iobinding(binding)
         except Exception as error:  # onnxruntime raises a dozen unrelated types here
             raise ExecutorError(f"decoder step failed: {str(error).splitlines()[0]}") from error
         # A copy: the output's memory is ONNX Runtime's and holds the next step's logits soon.
-        return np.array(self._binding.get_outputs()[-1].numpy())
+        return np.array(binding.get_outputs()[-1].numpy())
 
     def take_mass(self, pages: NDArray[np.int32]) -> NDArray[np.float32]:
         """Attention on pages since the last call for them; they start from 0 again."""
@@ -171,8 +194,9 @@ class OrtDecoder:
     def close(self) -> None:
         """Give pools and graph back."""
         self._session = None
-        self._binding.clear_binding_inputs()
-        self._binding.clear_binding_outputs()
+        for binding in (self._binding, self._query_binding):
+            binding.clear_binding_inputs()
+            binding.clear_binding_outputs()
         self._pools.clear()
 
 

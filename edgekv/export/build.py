@@ -22,6 +22,7 @@ from edgekv.bundle.manifest import (
     FORMAT_VERSION,
     VISION,
     Manifest,
+    QueryOutput,
     WeightsKind,
 )
 from edgekv.bundle.writer import check_target, hash_files, staged_folder, write_manifest
@@ -33,6 +34,7 @@ from edgekv.export.families import load_parts
 from edgekv.export.graph import tidy
 from edgekv.export.probe import Probe, fixed_context, freeze_frequencies, probe_attention
 from edgekv.export.prompt import generation_defaults, write_prompt_files
+from edgekv.export.queries import expose_queries
 from edgekv.export.source import open_source
 from edgekv.export.vision import export_vision
 from edgekv.export.weights import store_weights
@@ -101,6 +103,7 @@ def export_bundle(
             rotations=(distinct := tuple(dict.fromkeys(traced.probe.rotations))),
             layer_rotations=tuple(map(distinct.index, traced.probe.rotations)),
             mass_layer=traced.mass_layer,
+            queries=traced.queries,
             cross=None,
             hidden_size=hidden_size,
             vocab_size=vocab_size,
@@ -139,6 +142,7 @@ class TracedDecoder:
     geometry: KVGeometry
     probe: Probe
     mass_layer: int
+    queries: QueryOutput
 
 
 def trace_decoder(model: Any, hidden_size: int, options: ExportOptions) -> TracedDecoder:
@@ -169,7 +173,14 @@ def trace_decoder(model: Any, hidden_size: int, options: ExportOptions) -> Trace
         opset=options.opset,
     )
     tidy(graph)
-    return TracedDecoder(graph=graph, geometry=geometry, probe=probe, mass_layer=mass_layer)
+    expose_queries(graph, mass_layer)
+    return TracedDecoder(
+        graph=graph,
+        geometry=geometry,
+        probe=probe,
+        mass_layer=mass_layer,
+        queries=QueryOutput(mass_layer, probe.calls[mass_layer].scale),
+    )
 
 
 def choose_mass_layer(num_layers: int) -> int:
