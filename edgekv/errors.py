@@ -52,3 +52,7 @@ class TraceError(EdgeKVError):
 
 class MetricsError(EdgeKVError):
     """Metrics cannot be served: the port is taken, or the library for it is not installed."""
+
+
+class TierError(EdgeKVError):
+    """A tier file cannot be made, is broken, of another model or used by another session."""

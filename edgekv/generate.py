@@ -132,6 +132,28 @@ class Runner:
         row: NDArray[np.float32] = logits[0]
         return row
 
+    @property
+    def shows_queries(self) -> bool:
+        """Whether ``last_query`` can be asked."""
+        return self._decoder.shows_queries
+
+    def last_query(
+        self, sequence: Sequence, embeds: NDArray[np.float32]
+    ) -> NDArray[np.float32]:  # (Hq * D,)
+        """Append text and tell what its last token looks for, in the layer that shows queries.
+        Raises ExecutorError where none does; the sequence has text of ``embeds`` or less then."""
+        with self.lock:
+            for start in range(0, len(embeds), self._chunk):
+                chunk = embeds[start : start + self._chunk]
+                append = sequence.append("text", len(chunk), extend=start > 0)
+                with self.cache.begin_step([append]) as step:
+                    if len(step.copies):
+                        self._decoder.copy_pages(step.copies[:, 0], step.copies[:, 1])
+                    queries = self._decoder.queries(chunk, step.tables)
+                    step.commit()
+            last: NDArray[np.float32] = queries[-1]
+            return last
+
     def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
         """What pages (n,) hold: (n, num_layers, 2, Hk, S, D) in the KV dtype; keys, then values."""
         with self.lock:
@@ -186,9 +208,9 @@ def draw_answer(
     prompt_ids: Seq[int],
     end_ids: frozenset[int],
     options: SamplingOptions,
+    began_s: float,  # when the question came, as perf_counter counts
 ) -> Generator[str, None, Answer]:
     """Ask on a fork: yields pieces of text, returns the whole answer. Always closes the fork."""
-    began = time.perf_counter()
     pieces: list[str] = []
     ids: list[int] = []
     reason: FinishReason = "length"
@@ -196,7 +218,7 @@ def draw_answer(
     try:
         sampler, text = Sampler(options), TextStream(tokenizer, options.stop)
         logits = runner.feed(fork, "text", embed(prompt_ids))
-        ttft_s = time.perf_counter() - began
+        ttft_s = time.perf_counter() - began_s
         while True:
             token = sampler.pick(logits)
             if token in end_ids:

@@ -36,11 +36,12 @@ class Limits:
     cache: PageCache
     max_context_tokens: int
     reserve_tokens: int
-    reserve_pages: int  # kept free for a question and its answer
+    reserve_pages: int  # kept free for a question, its answer and what it recalls
     start_pages: int  # of the pinned start
     frame_pages: int  # of one frame
     max_frames: int  # that the window holds
     marks: Watermarks  # pages of the live context
+    recall_frames: int = 0  # most that come back for one question
 
     @property
     def floor_pages(self) -> int:
@@ -86,13 +87,15 @@ def plan_limits(
     max_context_tokens: int,
     reserve_tokens: int | None,
     num_pages: int | None = None,
+    recall: bool = False,
 ) -> Limits:
     """Bounds of a context whose pinned start and frames have these many tokens.
 
     ``num_frame`` 0: a text-only model, whose context is counted in pages.
     ``reserve_tokens`` None: 128, at most a quarter of the context. ``num_pages`` are to be had from
-    the pool, None: those available. Raises BudgetError unless pinned start, one frame and a
-    question fit the window and these pages.
+    the pool, None: those available. ``recall``: keep room for frames that come back, a third of
+    the window, at most a quarter of what fits. Raises BudgetError unless pinned start, one frame
+    and a question fit the window and these pages.
     """
     if reserve_tokens is None:
         reserve_tokens = max(min(_DEFAULT_RESERVE_TOKENS, max_context_tokens // 4), 2)
@@ -110,6 +113,9 @@ def plan_limits(
     reserve_pages = _reserve_pages(geometry, reserve_tokens)
     if num_pages is None:
         num_pages = cache.counts.available
+    fitting = max(num_pages - start_pages - reserve_pages, 0) // frame_pages
+    num_back = min(num_window // 3, fitting // 4) if recall else 0
+    reserve_pages += num_back * frame_pages
     limits = Limits(
         cache,
         max_context_tokens,
@@ -119,6 +125,7 @@ def plan_limits(
         frame_pages,
         num_window,
         Watermarks(start_pages + frame_pages, start_pages),
+        num_back,
     )
     what = "the pinned start, one frame and a question"
     check_fits(cache, limits.floor_pages + reserve_pages, num_pages, what)
@@ -226,6 +233,18 @@ def _drop_for_pages(
         return choose_room(sequence, num_pages, rule=rule, marks=limits.marks, num_free=free)
 
 
+def shrink(fork: Sequence, rule: RetentionRule, limits: Limits, max_tokens: int) -> None:
+    """Let segments go until at most ``max_tokens`` are left, or what is left cannot leave."""
+    while (over := fork.num_tokens - max_tokens) > 0:
+        try:
+            chosen = _choose_for_tokens(offered(fork, rule), rule, limits, over)
+        except ContextError:  # a rule that lets nothing leave: the answer must be shorter
+            return
+        if not chosen.size:
+            return
+        fork.drop(chosen.tolist(), rule=rule_name(rule))
+
+
 def fit_question(
     fork: Sequence, rule: RetentionRule, limits: Limits, num_prompt: int, num_wanted: int
 ) -> int:
@@ -236,14 +255,7 @@ def fit_question(
     prompt does not fit even then.
     """
     max_tokens = limits.max_context_tokens
-    while (over := fork.num_tokens + num_prompt + num_wanted - max_tokens) > 0:
-        try:
-            chosen = _choose_for_tokens(offered(fork, rule), rule, limits, over)
-        except ContextError:  # a rule that lets nothing leave: the answer must be shorter
-            break
-        if not chosen.size:
-            break
-        fork.drop(chosen.tolist(), rule=rule_name(rule))
+    shrink(fork, rule, limits, max_tokens - num_prompt - num_wanted)
     room = max_tokens - fork.num_tokens - num_prompt
     if room < 1:
         raise ContextError(

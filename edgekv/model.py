@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from edgekv.bundle import Bundle
-from edgekv.cache import CacheCounters, CrossCache, PageCache, PageCounts
+from edgekv.cache import CacheCounters, CrossCache, PageCache, PageCounts, Sequence
 from edgekv.config import KVDtype, KVGeometry, format_bytes, parse_bytes
 from edgekv.errors import BudgetError
 from edgekv.executors import (
@@ -33,6 +33,9 @@ from edgekv.memory import available_bytes
 from edgekv.saving import restore_context
 from edgekv.session import Session
 from edgekv.sources import create_cross_executor, cross_pages, load_sources
+from edgekv.tier.codec import TierFormat, checked_format
+from edgekv.tier.store import TierPlan, TierRecord
+from edgekv.tiering import SessionTier, TierRequest, plan_tier, reopen_tier
 from edgekv.trace.writer import DEFAULT_MAX_BYTES, TraceWriter
 
 # Activations of one prefill chunk and the graph's own bookkeeping, on top of weights and pool.
@@ -254,6 +257,9 @@ class Model:
         retain: str | None = None,
         reserve_tokens: int | None = None,
         priority: int = 0,
+        tier: str | Path | None = None,
+        tier_limit: str | int = "256MiB",
+        tier_format: TierFormat = "int8",
     ) -> Session:
         """Open a session: its pinned start, with the instructions, is prefilled now.
 
@@ -261,7 +267,12 @@ class Model:
         context. ``reserve_tokens`` (default: 128, at most a quarter of the context) stay free for a
         question and its answer. When sessions want more than the pool has, frames leave first from
         the one with the lowest ``priority``, among equals from the one furthest above its share;
-        pinned start and newest frame always stay. Raises BudgetError when the pinned start, one
+        pinned start and newest frame always stay. ``tier`` is a file for frames that leave, of at
+        most ``tier_limit`` bytes, for ``Session.ask(…, recall="auto")`` to bring back; what an
+        earlier session left in it is gone. ``tier_format``: ``int8``, ``int4-values`` (keys stay
+        int8) or ``exact``. Raises TierError when the file cannot be made, ValueError where there
+        can be no tier (no frames, or positions that cannot move), BudgetError when the pinned
+        start, one
         frame and the reserve do not fit beside what the other sessions cannot do without,
         ValueError for an unknown rule or one that this model's positions do not allow.
         """
@@ -273,7 +284,15 @@ class Model:
             retain=self._inputs.default_retain if retain is None else retain,
             reserve_tokens=reserve_tokens,
             priority=priority,
+            tier=None if tier is None else self._request(Path(tier), tier_limit, tier_format),
         )
+
+    def _request(self, path: Path, limit: str | int, tier_format: str) -> TierRequest:
+        plan = self._plan_tier(parse_bytes(limit), checked_format(tier_format))
+        return TierRequest(path, plan, self.bundle.manifest.queries)
+
+    def _plan_tier(self, max_bytes: int, tier_format: TierFormat) -> TierPlan:
+        return plan_tier(self.bundle.manifest, self._runner, self._inputs, max_bytes, tier_format)
 
     def restore(self, path: str | Path, *, priority: int = 0) -> Session:
         """Continue a session from the file that ``Session.save`` wrote.
@@ -293,7 +312,13 @@ class Model:
         )
         if member.rule.needs_summaries:
             self._runner.sum_up(member.sequence)
-        return Session(self._runner, self._inputs, member, record)
+        tier = None if record.tier is None else self._reopen(record.tier, member.sequence)
+        return Session(self._runner, self._inputs, member, record, tier)
+
+    def _reopen(self, record: TierRecord, sequence: Sequence) -> SessionTier:
+        plan = self._plan_tier(record.max_bytes, record.format)
+        queries = self.bundle.manifest.queries
+        return reopen_tier(record, plan, queries, self._runner, self._inputs, sequence)
 
     def trace(self, path: str | Path | None, *, limit: str | int = DEFAULT_MAX_BYTES) -> None:
         """Log every event of the cache to ``path`` from now on; None ends the log.

@@ -33,6 +33,7 @@ CROSS_KV_LIMITS = "cross_kv_limits"  # (T,) int32, how many encoder states each 
 
 # decoder.onnx, output
 LOGITS = "logits"  # (N, vocab) float32
+QUERIES = "queries"  # (T, Hq * D) float32, of one layer, rotated at their positions; optional
 
 # vision.onnx
 PIXEL_VALUES = "pixel_values"  # (num_images, 3, height, width) float32

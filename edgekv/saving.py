@@ -24,6 +24,7 @@ from edgekv.generate import Runner
 from edgekv.limits import plan_limits
 from edgekv.session_file import MAGIC, Block, SessionFile, write_session_file
 from edgekv.sharing import Member
+from edgekv.tier.store import TierRecord
 from edgekv.types import ModelIdentity
 
 _PAGES = "pages"  # (num_pages, num_layers, 2, Hk, S, D)
@@ -41,6 +42,7 @@ class SessionRecord:
     num_frames: int = 0  # pushed since the session began
     num_evicted_frames: int = 0
     num_questions: int = 0
+    tier: TierRecord | None = None  # where frames go that leave
 
     def __post_init__(self) -> None:
         retention_rule(self.retain)
@@ -121,6 +123,7 @@ def restore_context(
                 max_context_tokens=max_context_tokens,
                 reserve_tokens=record.reserve_tokens,
                 num_pages=runner.cache.counts.num_pages,
+                recall=record.tier is not None,
             )
             runner.sharing.check_newcomer(limits, num_pages=state.num_pages)
             member = Member(runner.cache.open(), rule, limits, priority, record)
@@ -140,7 +143,7 @@ def restore_context(
 def _read_state(file: SessionFile, model: ModelIdentity) -> tuple[SessionRecord, SequenceState]:
     """What the session and its cache knew."""
     try:
-        meta = decode(_Meta, file.meta, file.name)
+        meta = decode(_Meta, _with_tier(file.meta), file.name)
         _check_model(file.name, meta.model, model)
         arrays = {name: file.array(name) for name in file.names if name != _PAGES}
         state = SequenceState.from_arrays(arrays, max(model.geometry.num_rope_axes, 1))
@@ -149,6 +152,12 @@ def _read_state(file: SessionFile, model: ModelIdentity) -> tuple[SessionRecord,
     except ValueError as error:
         raise SessionFileError(f"{file.name}: {error}") from None
     return meta.session, state
+
+
+def _with_tier(meta: dict[str, object]) -> dict[str, object]:
+    """``meta`` as this version writes it: in version 1 no session had a tier."""
+    session = meta.get("session")
+    return {**meta, "session": {"tier": None, **session}} if isinstance(session, dict) else meta
 
 
 def _check_model(where: str, saved: ModelIdentity, here: ModelIdentity) -> None:

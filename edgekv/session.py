@@ -11,13 +11,15 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,21 +32,18 @@ from edgekv.encoder_cache import EncoderCacheStats
 from edgekv.errors import ContextError, SessionError
 from edgekv.generate import Runner, draw_answer
 from edgekv.inputs import InputEncoder, content_of
-from edgekv.limits import (
-    can_take,
-    check_fits,
-    fit_question,
-    frame_ids,
-    num_frames,
-    plan_limits,
-)
+from edgekv.limits import can_take, check_fits, frame_ids, num_frames, plan_limits
 from edgekv.media.arrays import DLPackArray, host_array
+from edgekv.recall import Asked, fit
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import SessionRecord, save_context
 from edgekv.sharing import Member
+from edgekv.tiering import SessionTier, TierRequest, TierStats, open_tier
 from edgekv.types import Answer, Frame, SegmentKind, Sound
 
 log = logging.getLogger(__name__)
+
+Recalling = Literal["off", "auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,7 @@ class SessionStats:
     pool_bytes: int
     utilisation: float  # share of the live sequence's slots that hold a token
     num_copied_frames: int  # came on a GPU and were copied to the CPU, since opened or restored
+    tier: TierStats | None  # None = the session was opened without one
     shared: IndexCounts  # of the model: segments found in the pool instead of computed
     encoder_cache: EncoderCacheStats  # of the model: pictures not encoded again
     cross: CrossCounts | None  # of what cross-attention sees; None for a model without
@@ -85,6 +85,7 @@ class Session:
         inputs: InputEncoder,
         member: Member,
         record: SessionRecord,
+        tier: SessionTier | None = None,
     ) -> None:
         self._runner = runner
         self._inputs = inputs
@@ -92,6 +93,8 @@ class Session:
         self._changing = threading.Lock()
         self._record = record
         self._num_copied_frames = 0
+        self._tier = tier
+        member.on_leaving = None if tier is None else partial(tier.store, runner)
 
     @classmethod
     def open(
@@ -104,6 +107,7 @@ class Session:
         retain: str,
         reserve_tokens: int | None,
         priority: int,
+        tier: TierRequest | None = None,
     ) -> Session:
         """Check that everything fits, prefill the pinned start. See ``Model.session``."""
         rule = retention_rule(retain, shiftable=runner.cache.shiftable)
@@ -115,6 +119,7 @@ class Session:
             max_context_tokens=max_context_tokens,
             reserve_tokens=reserve_tokens,
             num_pages=runner.cache.counts.num_pages,
+            recall=tier is not None,
         )
         record = SessionRecord(retain, instructions, limits.reserve_tokens)
         with runner.lock:
@@ -133,10 +138,12 @@ class Session:
                     with runner.sharing.room(member, len(start)):
                         runner.feed(sequence, "system", inputs.embed(start))
                     sequence.keep(content_of(start))
+                opened = None if tier is None else open_tier(tier, runner, inputs, member.sequence)
             except BaseException:
                 sequence.close()
                 raise
-        return cls(runner, inputs, member, record)
+        record.tier = None if opened is None else opened.record
+        return cls(runner, inputs, member, record, opened)
 
     # -- the stream -----------------------------------------------------------------------------
 
@@ -274,13 +281,23 @@ class Session:
 
     # -- questions ------------------------------------------------------------------------------
 
-    def ask(self, prompt: str, options: SamplingOptions | None = None) -> Answer:
+    def ask(
+        self,
+        prompt: str,
+        options: SamplingOptions | None = None,
+        *,
+        recall: Recalling = "off",
+    ) -> Answer:
         """Answer a question about the context as it is now. The stream is not disturbed.
+
+        ``recall="auto"`` brings frames that have left and that the question is about back from the
+        session's tier, for this answer only. Without a tier, or where ``stats().tier.recall_off``
+        says why not, it does nothing.
 
         Raises ContextError when the prompt does not fit the context, OutOfPagesError when the pool
         has no room for it, SessionError when the session is closed.
         """
-        pieces = self._draw(prompt, options or SamplingOptions())
+        pieces = self._draw(prompt, options or SamplingOptions(), recall)
         while True:
             try:
                 next(pieces)
@@ -288,24 +305,33 @@ class Session:
                 answer: Answer = end.value
                 return answer
 
-    def ask_iter(self, prompt: str, options: SamplingOptions | None = None) -> Iterator[str]:
+    def ask_iter(
+        self,
+        prompt: str,
+        options: SamplingOptions | None = None,
+        *,
+        recall: Recalling = "off",
+    ) -> Iterator[str]:
         """As ``ask``, piece by piece; pieces never end inside a character. The context is the one
         at this call; frames pushed while the answer is drawn are not part of it."""
-        pieces = self._draw(prompt, options or SamplingOptions())
+        pieces = self._draw(prompt, options or SamplingOptions(), recall)
         # Drawn now: a generator that has begun closes its fork even when nobody iterates it.
         first = next(pieces, None)
         return pieces if first is None else chain((first,), pieces)
 
-    def logits(self, prompt: str) -> NDArray[np.float32]:
+    def logits(self, prompt: str, *, recall: Recalling = "off") -> NDArray[np.float32]:
         """Logits (vocab,) of the first token of an answer to ``prompt``, on a fork."""
-        fork, ids, _ = self._fork_for(prompt, SamplingOptions(max_new_tokens=1))
+        fork, ids, _ = self._fork_for(prompt, 1, recall)
         try:
             return self._runner.feed(fork, "text", self._inputs.embed(ids))
         finally:
             self._runner.close(fork)
 
-    def _draw(self, prompt: str, options: SamplingOptions) -> Generator[str, None, Answer]:
-        fork, ids, options = self._fork_for(prompt, options)
+    def _draw(
+        self, prompt: str, options: SamplingOptions, recall: Recalling
+    ) -> Generator[str, None, Answer]:
+        began_s = time.perf_counter()
+        fork, ids, num_new = self._fork_for(prompt, options.max_new_tokens, recall)
         return draw_answer(
             self._runner,
             fork,
@@ -313,16 +339,20 @@ class Session:
             tokenizer=self._inputs.tokenizer,
             prompt_ids=ids,
             end_ids=self._inputs.end_ids,
-            options=options,
+            options=replace(options, max_new_tokens=num_new),
+            began_s=began_s,
         )
 
     def _fork_for(
-        self, prompt: str, options: SamplingOptions
-    ) -> tuple[Sequence, list[int], SamplingOptions]:
-        """A fork with room for the prompt and at least one token of answer.
+        self, prompt: str, num_wanted: int, recall: Recalling
+    ) -> tuple[Sequence, list[int], int]:
+        """A fork with room for the prompt and an answer: what is left to prefill of the prompt, and
+        how many tokens the answer may have, at least one.
 
-        A fork may let go frames of its own to fit a long prompt; they stay in the live context.
+        A fork may let go frames of its own to fit what comes; they stay in the live context.
         """
+        if recall not in get_args(Recalling):
+            raise ValueError(f"recall must be 'off' or 'auto', got {recall!r}")
         with self._runner.lock:
             self._check_open()
             if self._inputs.asks_whole and self._sequence.source is None:
@@ -333,22 +363,26 @@ class Session:
                 instructions=self._record.instructions,
             )
             fork = self._sequence.fork()
-            member, sharing = self._member, self._runner.sharing
             try:
-                num_new = fit_question(
-                    fork, member.rule, member.limits, len(ids), options.max_new_tokens
-                )
-                num_new = sharing.room_for_question(member, len(ids), num_new)
+                asked = self._fit(fork, ids, num_wanted, recall)
             except BaseException:
                 fork.close()
                 raise
             self._record.num_questions += 1
-        return fork, ids, replace(options, max_new_tokens=num_new)
+        return fork, ids[asked.num_prefilled :], asked.num_new
+
+    def _fit(self, fork: Sequence, ids: list[int], num_wanted: int, recall: Recalling) -> Asked:
+        """Make a question fit its fork and the pool, recalled frames included."""
+        if recall == "off" or self._tier is None:
+            return fit(self._runner, fork, self._member, len(ids), num_wanted)
+        prompt = self._inputs.embed(ids)
+        return self._tier.bring_back(self._runner, fork, self._member, prompt, num_wanted)
 
     # -- life -----------------------------------------------------------------------------------
 
     def fork(self) -> Session:
-        """A session that goes its own way from here; pages are shared until one side writes.
+        """A session that goes its own way from here; pages are shared until one side writes. A tier
+        stays with this one.
 
         Raises BudgetError when the pool has no room for a frame and a question of its own.
         """
@@ -358,7 +392,7 @@ class Session:
             num_pages = self._member.limits.frame_pages + reserve
             what = "a frame of its own and a question of the fork"
             check_fits(self._runner.cache, num_pages, sharing.most_pages(reserve), what)
-            record = replace(self._record, num_questions=0)
+            record = replace(self._record, num_questions=0, tier=None)
             member = replace(self._member, sequence=self._sequence.fork(), record=record)
             sharing.join(member)
             return Session(self._runner, self._inputs, member, record)
@@ -423,6 +457,7 @@ class Session:
                 encoder_cache=self._inputs.encoder_cache,
                 num_copied_frames=self._num_copied_frames,
                 cross=None if (cross := self._runner.cache.cross) is None else cross.counts,
+                tier=None if self._tier is None else self._tier.stats(),
             )
 
     def close(self) -> None:
@@ -430,6 +465,8 @@ class Session:
         with self._runner.lock:
             if not self._sequence.closed:
                 self._sequence.close()
+            if self._tier is not None:
+                self._tier.close()
 
     def __del__(self) -> None:
         if not self._sequence.closed:

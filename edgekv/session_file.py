@@ -26,7 +26,7 @@ from edgekv.errors import SessionFileError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAGIC = b"edgekvse"
 _PREAMBLE = struct.Struct("<8sII32s")  # magic, format version, bytes of the header, its SHA-256
 _ALIGNMENT = 64  # of the first block, so that it can be mapped into memory

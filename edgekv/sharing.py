@@ -13,7 +13,7 @@ While answers hold pages of it, so much less is kept.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from collections.abc import Sequence as Collection
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +33,9 @@ _NOTHING = np.empty(0, dtype=np.int64)
 RECLAIM = "reclaim"  # the name that a drop gives as its rule when the pool was short
 
 
+OnLeaving = Callable[[Sequence, NDArray[np.int64]], None]  # ids (k,) of segments of the sequence
+
+
 class Record(Protocol):
     """Where evictions are counted; exists so that a session's own record can be that place."""
 
@@ -49,9 +52,12 @@ class Member:
     priority: int  # the higher, the later it gives
     record: Record
     busy: bool = False  # its pages are being filled: nothing can leave
+    on_leaving: OnLeaving | None = None  # told before anything leaves
 
     def drop(self, ids: NDArray[np.int64], *, rule: str) -> int:
         """Forget segments ``ids`` (k,): how many frames were among them."""
+        if self.on_leaving is not None:
+            self.on_leaving(self.sequence, ids)
         before = num_frames(self.sequence)
         self.sequence.drop(ids, rule=rule)
         num_evicted = before - num_frames(self.sequence)

@@ -7,6 +7,7 @@ from edgekv.bundle.manifest import (
     GenerationDefaults,
     Manifest,
     PromptSettings,
+    QueryOutput,
     VisionSettings,
 )
 from edgekv.bundle.prompts import Prompts
@@ -21,5 +22,6 @@ __all__ = [
     "Manifest",
     "PromptSettings",
     "Prompts",
+    "QueryOutput",
     "VisionSettings",
 ]

@@ -161,6 +161,14 @@ class GenerationDefaults:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryOutput:
+    """Which queries the decoder can give out, and what attention multiplies their scores by."""
+
+    layer: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """All of ``bundle.json``."""
 
@@ -176,6 +184,7 @@ class Manifest:
     rotations: tuple[Rotation, ...]  # the different ones
     layer_rotations: tuple[int, ...]  # (num_layers,) which of them each layer uses
     mass_layer: int | None  # the layer whose node adds up ``page_mass``, null = none does
+    queries: QueryOutput | None  # the layer whose queries the decoder shows, null = none
     hidden_size: int
     vocab_size: int
     max_context_tokens: int
@@ -204,6 +213,11 @@ class Manifest:
             raise ValueError(
                 f"mass_layer must be null or 0 to {self.geometry.num_layers - 1}, "
                 f"got {self.mass_layer}"
+            )
+        if self.queries and not 0 <= self.queries.layer < self.geometry.num_layers:
+            raise ValueError(
+                f"queries.layer must be 0 to {self.geometry.num_layers - 1}, "
+                f"got {self.queries.layer}"
             )
         if any(token >= self.vocab_size for token in self.prompt.eos_ids):
             raise ValueError(f"eos_ids must lie below vocab_size {self.vocab_size}")

@@ -86,6 +86,11 @@ class Sequence:
         return np.array(self._layout.next_position)
 
     @property
+    def next_segment_id(self) -> int:
+        """The id that the next segment gets."""
+        return self._layout.segments.next_id
+
+    @property
     def pending(self) -> Append | None:
         return self._pending
 

@@ -53,6 +53,18 @@ class DecoderExecutor(Protocol):
         now on 0. Zeros where no layer adds it up."""
         ...
 
+    @property
+    def shows_queries(self) -> bool:
+        """Whether ``queries`` can be asked for."""
+        ...
+
+    def queries(
+        self, embeds: NDArray[np.float32], tables: StepTables
+    ) -> NDArray[np.float32]:  # (T, Hq * D)
+        """One step as ``run``, for the queries of the graph's one layer that shows them, rotated at
+        their positions. Raises ExecutorError where none does."""
+        ...
+
     def copy_pages(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
         """Copy whole pages (n,) -> (n,) in every layer's key and value pool."""
         ...

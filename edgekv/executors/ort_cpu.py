@@ -70,7 +70,7 @@ class OrtDecoder:
         if page_mass:
             self._bind_in_place(names.PAGE_MASS, names.PAGE_MASS_OUT, self._mass)
         for name, pool in (cross_pools or {}).items():
-            self._step.binding.bind_ortvalue_input(name, shared_value(pool))
+            self._step.bind_input(name, shared_value(pool))
 
     def _bind_pool(
         self, source: str, target: str, shape: tuple[int, ...], geometry: KVGeometry
@@ -80,9 +80,7 @@ class OrtDecoder:
         self._pools.append(pool)
 
     def _bind_in_place(self, source: str, target: str, array: NDArray[np.generic]) -> None:
-        value = shared_value(array)
-        self._step.binding.bind_ortvalue_input(source, value)
-        self._step.binding.bind_ortvalue_output(target, value)
+        self._step.bind_in_place(source, target, shared_value(array))
 
     def run(
         self,
@@ -92,6 +90,15 @@ class OrtDecoder:
     ) -> NDArray[np.float32]:
         """One step; see ``DecoderExecutor.run``. Raises ExecutorError when the graph fails."""
         return self._step.run(embeds, tables, logit_indices)
+
+    @property
+    def shows_queries(self) -> bool:
+        """Whether the graph has such an output."""
+        return self._step.shows_queries
+
+    def queries(self, embeds: NDArray[np.float32], tables: StepTables) -> NDArray[np.float32]:
+        """One step for its queries (T, Hq * D); see ``DecoderExecutor.queries``."""
+        return self._step.queries(embeds, tables)
 
     def take_mass(self, pages: NDArray[np.int32]) -> NDArray[np.float32]:
         """Attention on pages since the last call for them; they start from 0 again."""

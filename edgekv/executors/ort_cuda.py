@@ -71,11 +71,11 @@ class OrtCudaDecoder:
         check_signature(path.name, signature, found)
         self._step = OrtStep(session, num_rope_axes=geometry.num_rope_axes)
         self._pools = DevicePools(place.cuda(), geometry, num_pages, page_mass=page_mass)
-        binding = self._step.binding
         for pool in self._pools.bindings():
             where = (place.memory, 0, pool.dtype.type, pool.shape, pool.address)
-            binding.bind_input(pool.source, *where)
-            binding.bind_output(pool.target, *where)
+            for binding in self._step.bindings:
+                binding.bind_input(pool.source, *where)
+                binding.bind_output(pool.target, *where)
 
     def run(
         self,
@@ -85,6 +85,15 @@ class OrtCudaDecoder:
     ) -> NDArray[np.float32]:
         """One step; see ``DecoderExecutor.run``. Raises ExecutorError when the graph fails."""
         return self._step.run(embeds, tables, logit_indices)
+
+    @property
+    def shows_queries(self) -> bool:
+        """Whether the graph has such an output."""
+        return self._step.shows_queries
+
+    def queries(self, embeds: NDArray[np.float32], tables: StepTables) -> NDArray[np.float32]:
+        """One step for its queries (T, Hq * D); see ``DecoderExecutor.queries``."""
+        return self._step.queries(embeds, tables)
 
     def take_mass(self, pages: NDArray[np.int32]) -> NDArray[np.float32]:
         """Attention on pages since the last call for them; they start from 0 again."""

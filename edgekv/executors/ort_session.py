@@ -75,10 +75,28 @@ class OrtStep:
 
     def __init__(self, session: ort.InferenceSession, *, num_rope_axes: int) -> None:
         self._session: ort.InferenceSession | None = session
-        self.binding = session.io_binding()
+        self._binding = session.io_binding()
+        self._query_binding = session.io_binding()  # one that asks for queries, not for logits
+        self.shows_queries = any(one.name == names.QUERIES for one in session.get_outputs())
         self._num_rope_axes = num_rope_axes
         self._page_mass = any(one.name == names.PAGE_MASS for one in session.get_inputs())
         self._num_logits = -1  # rows of the logits that are bound
+
+    @property
+    def bindings(self) -> tuple[ort.IOBinding, ...]:
+        """Where inputs and outputs that stay are bound, in each alike."""
+        return self._binding, self._query_binding
+
+    def bind_input(self, name: str, value: ort.OrtValue) -> None:
+        """Let every step read ``value``."""
+        for binding in self.bindings:
+            binding.bind_ortvalue_input(name, value)
+
+    def bind_in_place(self, source: str, target: str, value: ort.OrtValue) -> None:
+        """Let every step read and write ``value``, the graph's input and output of these names."""
+        self.bind_input(source, value)
+        for binding in self.bindings:
+            binding.bind_ortvalue_output(target, value)
 
     def run(
         self,
@@ -87,6 +105,27 @@ class OrtStep:
         logit_indices: NDArray[np.int64],
     ) -> NDArray[np.float32]:
         """One step; see ``DecoderExecutor.run``. Raises ExecutorError when the graph fails."""
+        if len(logit_indices) != self._num_logits:  # bound once it has been run, with its shape
+            self._binding.bind_output(names.LOGITS, "cpu")
+            self._num_logits = len(logit_indices)
+        return self._run(self._binding, embeds, tables, logit_indices)
+
+    def queries(self, embeds: NDArray[np.float32], tables: StepTables) -> NDArray[np.float32]:
+        """One step for its queries (T, Hq * D); see ``DecoderExecutor.queries``."""
+        if not self.shows_queries:
+            raise ExecutorError("this decoder shows no queries; export the model again")
+        # Bound anew, since a bound output keeps the shape of the step before.
+        self._query_binding.bind_output(names.QUERIES, "cpu")
+        return self._run(self._query_binding, embeds, tables, np.empty(0, np.int64))
+
+    def _run(
+        self,
+        binding: ort.IOBinding,
+        embeds: NDArray[np.float32],
+        tables: StepTables,
+        logit_indices: NDArray[np.int64],
+    ) -> NDArray[np.float32]:
+        """One step; a copy of the output that was bound last."""
         if self._session is None:
             raise ExecutorError("the decoder executor is closed")
         feeds = step_feeds(
@@ -97,22 +136,20 @@ class OrtStep:
             page_mass=self._page_mass,
         )
         for name, array in feeds.items():
-            self.binding.bind_cpu_input(name, np.ascontiguousarray(array))
-        if len(logit_indices) != self._num_logits:  # bound once it has been run, with its shape
-            self.binding.bind_output(names.LOGITS, "cpu")
-            self._num_logits = len(logit_indices)
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
         try:
-            self._session.run_with_iobinding(self.binding)
+            self._session.run_with_iobinding(binding)
         except Exception as error:  # onnxruntime raises a dozen unrelated types here
             raise ExecutorError(f"decoder step failed: {_reason(error)}") from error
-        # A copy: the output's memory is ONNX Runtime's and holds the next step's logits soon.
-        return np.array(self.binding.get_outputs()[-1].numpy())
+        # A copy: the output's memory is ONNX Runtime's and holds the next step's soon.
+        return np.array(binding.get_outputs()[-1].numpy())
 
     def close(self) -> None:
         """Give the graph back."""
         self._session = None
-        self.binding.clear_binding_inputs()
-        self.binding.clear_binding_outputs()
+        for binding in self.bindings:
+            binding.clear_binding_inputs()
+            binding.clear_binding_outputs()
 
 
 class OrtVision:

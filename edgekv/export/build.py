@@ -24,6 +24,7 @@ from edgekv.bundle.manifest import (
     VISION,
     CrossSettings,
     Manifest,
+    QueryOutput,
     WeightsKind,
 )
 from edgekv.bundle.writer import check_target, hash_files, staged_folder, write_manifest
@@ -36,6 +37,7 @@ from edgekv.export.families import CrossPart, Parts, load_parts
 from edgekv.export.graph import tidy
 from edgekv.export.probe import Probe, fixed_context, freeze_frequencies, probe_attention
 from edgekv.export.prompt import generation_defaults, write_prompt_files
+from edgekv.export.queries import expose_queries
 from edgekv.export.source import open_source
 from edgekv.export.vision import export_vision
 from edgekv.export.weights import store_weights
@@ -116,6 +118,7 @@ def export_bundle(
             rotations=(distinct := tuple(dict.fromkeys(traced.probe.rotations))),
             layer_rotations=tuple(map(distinct.index, traced.probe.rotations)),
             mass_layer=traced.mass_layer,
+            queries=traced.queries,
             hidden_size=hidden_size,
             vocab_size=vocab_size,
             max_context_tokens=_max_context(parts.text_config, options.max_context),
@@ -155,6 +158,7 @@ class TracedDecoder:
     geometry: KVGeometry
     probe: Probe
     mass_layer: int
+    queries: QueryOutput
     cross_geometry: KVGeometry | None = None
 
 
@@ -194,7 +198,15 @@ def trace_decoder(
     )
     graph = export_decoder(plan, options.opset)
     tidy(graph)
-    return TracedDecoder(graph, geometry, probe, mass_layer, cross_geometry)
+    expose_queries(graph, mass_layer)
+    return TracedDecoder(
+        graph=graph,
+        geometry=geometry,
+        probe=probe,
+        mass_layer=mass_layer,
+        queries=QueryOutput(mass_layer, probe.calls[mass_layer].scale),
+        cross_geometry=cross_geometry,
+    )
 
 
 def choose_mass_layer(num_layers: int) -> int:

@@ -13,6 +13,7 @@ from edgekv.bundle import (
     GenerationDefaults,
     Manifest,
     PromptSettings,
+    QueryOutput,
     VisionSettings,
 )
 from edgekv.bundle.writer import hash_files, write_manifest
@@ -43,6 +44,7 @@ def manifest_for(folder: Path) -> Manifest:
         rotations=(Rotation((1.0, 0.1)),),
         layer_rotations=(0, 0),
         mass_layer=1,
+        queries=QueryOutput(1, 0.5),
         hidden_size=HIDDEN,
         vocab_size=VOCAB,
         max_context_tokens=256,

@@ -236,6 +236,7 @@ FAULTS = {
     "no version": (_drop("format_version"), "format_version must be a whole number"),
     "operator": (_set("operator_version", to=1), "operator_version 1 is not the 2"),
     "mass layer": (_set("mass_layer", to=2), "mass_layer must be null or 0 to 1, got 2"),
+    "queries": (_set("queries", "layer", to=2), "queries.layer must be 0 to 1, got 2"),
     "cross": (_set("cross", to={}), "cross: key 'geometry' is missing"),
     "missing key": (_drop("hidden_size"), "key 'hidden_size' is missing"),
     "missing inner key": (_drop("geometry", "head_dim"), "geometry: key 'head_dim' is missing"),

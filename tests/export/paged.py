@@ -117,6 +117,7 @@ class PagedDecoder:
     def _run(self, feeds: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
         binding = self.session.io_binding()
         binding.bind_output(names.LOGITS)  # first, as results come in the order of binding
+        binding.bind_output(names.QUERIES)
         for name, array in feeds.items():
             binding.bind_cpu_input(name, array)
         for name, value in self.pools.items():
@@ -124,4 +125,5 @@ class PagedDecoder:
             target = names.PAGE_MASS_OUT if name == names.PAGE_MASS else name
             binding.bind_ortvalue_output(target.replace("pool.", "pool_out."), value)
         self.session.run_with_iobinding(binding)
+        self.queries = binding.get_outputs()[1].numpy()
         return binding.get_outputs()[0].numpy()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from edgekv import names
 from edgekv.export.build import ExportOptions, save_decoders, trace_decoder
 from tests.export.models import HIDDEN, TEXT_MODELS
 from tests.export.paged import PagedDecoder, Row
@@ -105,6 +106,27 @@ def test_mass_is_the_attention_of_one_layer(case: Case) -> None:
     by_page = fell_on.reshape(-1, decoder.page_size).sum(1)
     np.testing.assert_allclose(decoder.mass[row.pages], by_page, atol=1e-4)
     assert decoder.mass.sum() == pytest.approx(by_page.sum(), abs=1e-3)
+
+
+def test_queries_are_those_of_one_layer(case: Case) -> None:
+    """With the keys in its pages they give the attention of the model's own layer."""
+    decoder, row = case.decoder(), Row()
+    decoder.step([(row, case.embeds)])
+    layer, scale = case.traced.queries.layer, case.traced.queries.scale
+    call = case.traced.probe.calls[layer]
+    keys = decoder.arrays[names.key_pool(layer)][row.pages].swapaxes(1, 2)
+    keys = keys.reshape(-1, *keys.shape[2:])[:LENGTH]  # (T, Hk, D)
+    queries = decoder.queries.reshape(LENGTH, keys.shape[1], -1, keys.shape[2])
+    assert (decoder.queries.dtype, decoder.queries.ndim) == (np.float32, 2)
+    scores = scale * np.einsum("thgd,shd->hgts", queries, keys).reshape(-1, LENGTH, LENGTH)
+    if call.softcap:
+        scores = call.softcap * np.tanh(scores / call.softcap)
+    ahead = np.arange(LENGTH)[:, None] - np.arange(LENGTH)  # (T, T) how far back a key is
+    scores[:, (ahead < 0) | ((ahead >= call.window) & (call.window > 0))] = -np.inf
+    weights = np.exp(scores)
+    sinks = 0 if call.sinks is None else np.exp(call.sinks.detach().float().numpy())[:, None]
+    shares = weights / (weights.sum(-1) + sinks)[..., None]
+    np.testing.assert_allclose(shares.sum(0), case.attention, atol=1e-4)
 
 
 def test_fork(case: Case) -> None:

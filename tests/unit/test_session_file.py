@@ -65,7 +65,7 @@ def test_numpy_alone_can_read_it(path: Path) -> None:
     """As docs/session_file.md says."""
     data = path.read_bytes()
     magic, version, length = struct.unpack_from("<8sII", data)
-    assert (magic, version) == (b"edgekvse", 1)
+    assert (magic, version) == (b"edgekvse", 2)
     start = 48 + length
     assert start % 64 == 0
     entry = json.loads(data[48:start])["blocks"]["rows"]
@@ -103,7 +103,7 @@ def test_no_length_is_accepted_but_the_right_one(path: Path) -> None:
         (b"", "the file is empty"),
         (b"edgekv", "shorter than its preamble"),
         (b"PK\3\4" + b"\0" * 100, "not a saved session"),
-        (struct.pack("<8sII32s", b"edgekvse", 2, 0, b""), "format version 2 is newer than the 1"),
+        (struct.pack("<8sII32s", b"edgekvse", 3, 0, b""), "format version 3 is newer than the 2"),
         (struct.pack("<8sII32s", b"edgekvse", 1, 2**31, b""), "header of 2147483648 bytes"),
     ],
 )

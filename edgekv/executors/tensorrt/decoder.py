@@ -200,6 +200,16 @@ class TensorRTDecoder:
         went_well = self._contexts[which].execute_async_v3(self._cuda.stream)
         self._check(went_well, "a decoder step")
 
+    @property
+    def shows_queries(self) -> bool:
+        """Never: an engine gives nothing but logits."""
+        return False
+
+    def queries(self, embeds: NDArray[np.float32], tables: StepTables) -> NDArray[np.float32]:
+        """Raises ExecutorError."""
+        del embeds, tables
+        raise ExecutorError("the TensorRT executor shows no queries")
+
     def take_mass(self, pages: NDArray[np.int32]) -> NDArray[np.float32]:
         """Attention on pages since the last call for them; they start from 0 again."""
         return self._pools.take_mass(pages)

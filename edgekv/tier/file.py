@@ -1,0 +1,196 @@
+"""Records of one size in a ring on disk. The format is docs/tier_format.md.
+
+Owns: the bytes of the file, its lock, one buffer of one record.
+Guarantees: a record that is given out is the one that was written, whole: one that a kill or a
+    power cut tore, or that changed on disk, is never given out; the file never exceeds its limit,
+    the oldest records leave; nobody else writes while it is open.
+Does not know: what records hold.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgekv.atomic_file import holds_something_else, replacing
+from edgekv.errors import TierError
+
+MAGIC = b"edgekvti"
+FORMAT_VERSION = 1
+HEADER_BYTES = 4096  # records begin behind it
+_PREAMBLE = struct.Struct("<8sII32s")  # magic, version, bytes of the JSON, its SHA-256
+_FRAME = struct.Struct("<IIQ")  # in front of each record: CRC-32 of what follows, mark, number
+_MARK = 0x7E1D0C0D
+FRAME_BYTES = _FRAME.size
+
+
+@dataclass(frozen=True, slots=True)
+class TierHeader:
+    """What stands at the start of the file."""
+
+    record_bytes: int
+    num_slots: int
+    meta: Mapping[str, object]  # JSON
+
+
+class TierFile:
+    """An open tier file. ``buffer`` holds the record that is being written or was read last."""
+
+    def __init__(self, path: Path, descriptor: int, header: TierHeader) -> None:
+        self.path = path
+        self.header = header
+        self.next_number = 0  # of the next record; its slot is number % num_slots
+        # (record_bytes - FRAME_BYTES,) what a caller fills, a view of the whole record
+        self._record = np.zeros(header.record_bytes, np.uint8)
+        self.buffer = self._record[FRAME_BYTES:]
+        self._descriptor = descriptor
+
+    @classmethod
+    def create(
+        cls, path: str | Path, *, body_bytes: int, max_bytes: int, meta: Mapping[str, object]
+    ) -> TierFile:
+        """A new file without records, in place of an older tier file. Raises TierError."""
+        path = Path(path)
+        record_bytes = FRAME_BYTES + body_bytes
+        num_slots = (max_bytes - HEADER_BYTES) // record_bytes
+        if num_slots < 1:
+            raise TierError(
+                f"{path}: a limit of {max_bytes} bytes holds no frame, "
+                f"one takes {record_bytes} and the header {HEADER_BYTES}"
+            )
+        if holds_something_else(path, MAGIC):
+            raise TierError(f"{path}: holds something else than a tier and is not replaced")
+        if path.exists():
+            os.close(_open_locked(path))  # refused while somebody else writes to it
+        fields = {"record_bytes": record_bytes, "num_slots": num_slots, "meta": meta}
+        text = json.dumps(fields).encode()
+        if _PREAMBLE.size + len(text) > HEADER_BYTES:
+            raise TierError(f"{path}: the header is too long ({len(text)} bytes)")
+        head = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, len(text), hashlib.sha256(text).digest())
+        try:
+            with replacing(path) as file:
+                file.write((head + text).ljust(HEADER_BYTES, b"\0"))
+        except OSError as error:
+            raise TierError(f"{path}: cannot be made ({error.strerror})") from None
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: str | Path) -> TierFile:
+        """An existing file. ``records`` must be read through before anything is appended."""
+        path = Path(path)
+        descriptor = _open_locked(path)
+        try:
+            return cls(path, descriptor, _read_header(path, descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def records(self) -> Iterator[int]:
+        """Numbers of the intact records, slot by slot; each is in ``buffer`` when it is yielded.
+        Afterwards new records go on from the newest."""
+        self.next_number = 0
+        for slot in range(self.header.num_slots):
+            if not self._read_slot(slot):
+                if os.fstat(self._descriptor).st_size <= self._offset(slot):
+                    break
+                continue
+            number = _FRAME.unpack_from(self._record.data)[2]
+            if number % self.header.num_slots == slot:
+                self.next_number = max(self.next_number, number + 1)
+                yield number
+
+    def append(self) -> int:
+        """Write ``buffer`` as the next record: its number. Raises OSError; a record that was in its
+        place may be lost then."""
+        number, record = self.next_number, self._record.data
+        _FRAME.pack_into(record, 0, 0, _MARK, number)
+        struct.pack_into("<I", record, 0, zlib.crc32(record[4:]))
+        self._write(record, self._offset(number % self.header.num_slots))
+        self.next_number = number + 1
+        return number
+
+    def read(self, number: int) -> bool:
+        """Put the record ``number`` into ``buffer``: False when it is torn, changed or gone."""
+        if not self._read_slot(number % self.header.num_slots):
+            return False
+        stored: int = _FRAME.unpack_from(self._record.data)[2]
+        return stored == number
+
+    def erase(self, number: int) -> None:
+        """Make sure that a record is never given out again. Raises OSError."""
+        self._write(memoryview(bytes(FRAME_BYTES)), self._offset(number % self.header.num_slots))
+
+    def read_ahead(self, number: int) -> None:
+        """Ask the system to fetch a record from the disk without waiting for it."""
+        offset = self._offset(number % self.header.num_slots)
+        os.posix_fadvise(self._descriptor, offset, self.header.record_bytes, os.POSIX_FADV_WILLNEED)
+
+    def forget_cached(self) -> None:
+        """Have the next reads come from the disk: for measurements."""
+        os.fdatasync(self._descriptor)
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def close(self) -> None:
+        """Let go of the file and its lock. Closing twice is fine."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _offset(self, slot: int) -> int:
+        return HEADER_BYTES + slot * self.header.record_bytes
+
+    def _write(self, data: memoryview, offset: int) -> None:
+        while data:
+            done = os.pwrite(self._descriptor, data, offset)
+            data, offset = data[done:], offset + done
+
+    def _read_slot(self, slot: int) -> bool:
+        record, offset = self._record.data, self._offset(slot)
+        try:
+            if os.preadv(self._descriptor, [record], offset) != len(record):
+                return False
+        except OSError:
+            return False
+        crc, mark, _ = _FRAME.unpack_from(record)
+        return bool(mark == _MARK and crc == zlib.crc32(record[4:]))
+
+
+def _open_locked(path: Path) -> int:
+    """A descriptor that holds the file's lock. Raises TierError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise TierError(f"{path}: cannot be opened ({error.strerror})") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise TierError(f"{path}: another session writes to it") from None
+    except OSError:
+        pass  # no locks on this file system
+    return descriptor
+
+
+def _read_header(path: Path, descriptor: int) -> TierHeader:
+    data = os.pread(descriptor, HEADER_BYTES, 0)
+    if data[: len(MAGIC)] != MAGIC:
+        raise TierError(f"{path}: not a tier of edgekv")
+    if len(data) < HEADER_BYTES:
+        raise TierError(f"{path}: it ends inside its header")
+    _, version, length, digest = _PREAMBLE.unpack_from(data)
+    if version != FORMAT_VERSION:
+        raise TierError(f"{path}: format {version}, this edgekv reads format {FORMAT_VERSION}")
+    text = data[_PREAMBLE.size : _PREAMBLE.size + length]
+    if hashlib.sha256(text).digest() != digest:
+        raise TierError(f"{path}: its header was changed")
+    fields = json.loads(text)
+    return TierHeader(fields["record_bytes"], fields["num_slots"], fields["meta"])

@@ -1,0 +1,287 @@
+"""The tier of one session: frames that leave its context go to a file and can be read again.
+
+Owns: the file, its codec and its index, and the counts.
+Guarantees: a disk that fails never stops the stream: nothing is stored from then on, with a reason;
+    memory is taken once; what is read is what was stored, to the codec's precision, or nothing.
+Does not know: which frames leave, who reads pages, where a frame that is read goes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.cache import Sequence, SequenceState
+from edgekv.cache.segments import FRAME_CODE, segment_dtype
+from edgekv.config import Rotation
+from edgekv.errors import TierError
+from edgekv.tier.codec import Codec, TierFormat, checked_format
+from edgekv.tier.file import HEADER_BYTES, TierFile
+from edgekv.tier.index import NUM_RUNS, TierIndex, frame_dtype, mean_keys
+from edgekv.types import ModelIdentity
+
+SCRATCH_FRAMES = 5  # written and read to time the disk
+ReadPages = Callable[[NDArray[np.int32]], NDArray[Any]]  # (n,) -> (n, L, 2, Hk, S, D)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TierPlan:
+    """What a tier needs to know of the model and the user's wishes."""
+
+    model: ModelIdentity
+    layer: int  # whose keys are summed up
+    rotation: Rotation  # of that layer
+    max_pages: int  # of a frame
+    max_bytes: int
+    format: TierFormat
+
+
+@dataclass(frozen=True, slots=True)
+class TierRecord:
+    """What a saved session remembers of its tier."""
+
+    path: str  # absolute
+    session: str
+    max_bytes: int
+    format: TierFormat
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFrame:
+    """A frame that was read back."""
+
+    row: np.void  # fields as in frame_dtype
+    pages: NDArray[Any]  # (n, L, 2, Hk, S, D)
+
+
+class Tier:
+    """Made by ``create`` for a new session and by ``reopen`` for one that goes on."""
+
+    def __init__(self, file: TierFile, plan: TierPlan, session: str) -> None:
+        self.session = session  # random, the same in the file and in what a session saves
+        self.plan = plan
+        self.problem: str | None = None  # why nothing is stored any more
+        self.num_stored = 0  # frames written since it was opened
+        self.num_skipped = 0  # frames that do not fit a record, or that failed to be written
+        self.num_damaged = 0  # records that were refused when they were read
+        geometry = plan.model.geometry
+        self.index = TierIndex(geometry, file.header.num_slots)
+        self._file = file
+        self._codec = Codec(geometry, plan.max_pages, plan.format)
+        self._page_size = geometry.page_size
+        fields = _record_dtype(plan, self._codec)
+        if file.buffer.size != fields.itemsize:
+            file.close()
+            raise TierError(f"{file.path}: records of another size than this model's")
+        self._record = file.buffer.view(fields)
+
+    @classmethod
+    def create(cls, path: str | Path, plan: TierPlan) -> Tier:
+        """A new tier in place of an older one at ``path``. Raises TierError."""
+        session = os.urandom(8).hex()
+        body = _record_dtype(plan, _codec(plan)).itemsize
+        meta = _meta(plan, session)
+        file = TierFile.create(path, body_bytes=body, max_bytes=plan.max_bytes, meta=meta)
+        return cls(file, plan, session)
+
+    @classmethod
+    def reopen(cls, path: str | Path, plan: TierPlan, session: str, state: SequenceState) -> Tier:
+        """The tier of a session that goes on from ``state``: its intact frames are known again.
+
+        Frames that the session has not seen yet, since it went on from an older save, are erased.
+        Raises TierError when the file is missing, of another model or of another session.
+        """
+        file = TierFile.open(path)
+        if file.header.meta != _meta(plan, session):
+            file.close()
+            other = file.header.meta.get("session") != session
+            raise TierError(f"{path}: of another {'session' if other else 'model or format'}")
+        tier = cls(file, plan, session)
+        strange = []
+        for number in file.records():
+            row = tier._record[0]
+            if row["frame"]["segment"] >= state.next_segment_id:
+                strange.append(number)
+            else:
+                tier.index.put(number, row["frame"], row["summary"])
+        try:
+            for number in strange:
+                file.erase(number)
+        except OSError as error:
+            file.close()
+            raise TierError(f"{path}: cannot be written ({error.strerror})") from None
+        return tier
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
+    def max_frames(self) -> int:
+        """How many the file can hold."""
+        return self._file.header.num_slots
+
+    @property
+    def _frame_bytes(self) -> int:
+        return self._file.header.record_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the records that are there."""
+        return len(self.index) * self._frame_bytes
+
+    def time_reading(self, sequence: Sequence, read_pages: ReadPages) -> float:
+        """Seconds, the median of a few: the last frame of ``sequence`` from the disk to pages, with
+        a file of its own beside this one, which goes again. Raises TierError, OSError."""
+        path = self.path.with_name(self.path.name + ".probe")
+        plan = replace(self.plan, max_bytes=HEADER_BYTES + (SCRATCH_FRAMES + 1) * self._frame_bytes)
+        scratch = Tier.create(path, plan)
+        try:
+            last = sequence.segment_table().ids[-1:]
+            for _ in range(SCRATCH_FRAMES):
+                scratch.index.forget_all()
+                scratch.store(sequence, last, read_pages)
+            scratch.forget_cached()
+            seconds = []
+            for number in range(scratch.num_stored):
+                began = time.perf_counter()
+                if scratch._read_number(number) is not None:
+                    seconds.append(time.perf_counter() - began)
+        finally:
+            scratch.close()
+            path.unlink(missing_ok=True)
+        if not seconds:
+            raise TierError(f"{self.path}: {scratch.problem or 'no record could be read back'}")
+        return median(seconds)
+
+    def store(self, sequence: Sequence, ids: NDArray[np.int64], read_pages: ReadPages) -> None:
+        """Write those frames of ``sequence`` that are among the segments ``ids`` (k,)."""
+        rows = sequence.export_state().segments
+        ends = np.cumsum(rows["num_pages"])
+        leaving = np.isin(rows["id"], ids) & (rows["kind"] == FRAME_CODE)
+        for place in np.flatnonzero(leaving):
+            if self.problem is None and not self.index.has(int(rows["id"][place])):
+                start = int(ends[place] - rows["num_pages"][place])
+                self._store(rows[place], sequence.table.rows[start : ends[place]], read_pages)
+
+    def _store(self, row: np.void, entries: NDArray[np.int32], read_pages: ReadPages) -> None:
+        num_tokens, num_axes = int(row["num_tokens"]), row["span"].size
+        full = _valid(num_tokens, len(entries), self._page_size)
+        written = entries[:, 2 + num_axes :]
+        if len(entries) > self.plan.max_pages or (
+            (entries[:, 1] != full).any() or (written != written[0]).any()
+        ):
+            self.num_skipped += 1  # not as one append leaves a frame
+            return
+        pages = read_pages(entries[:, 0])
+        pages[-1, ..., full[-1] :, :] = 0  # slots without a token hold what others left there
+        record = self._record[0]
+        frame = record["frame"]
+        frame["segment"] = row["id"]
+        for name in ("index", "time_s", "num_tokens", "num_pages", "span", "uniform"):
+            frame[name] = row[name]
+        frame["written"] = written[0]
+        keys = pages[:, self.plan.layer, 0]
+        record["summary"] = mean_keys(keys, num_tokens, written[0], self.plan.rotation)
+        self._codec.encode(pages, record["payload"])
+        try:
+            number = self._file.append()
+        except OSError as error:
+            self.num_skipped += 1
+            self.stop(f"{self.path}: cannot be written ({error.strerror})")
+            return
+        self.num_stored += 1
+        self.index.put(number, frame, record["summary"])
+
+    def stop(self, reason: str) -> None:
+        """Store nothing from now on. What is there can still be read."""
+        self.problem = reason
+        _log.warning("frames are no longer stored: %s", reason)
+
+    def read_ahead(self, slots: NDArray[np.intp]) -> None:
+        """Ask the system for records without waiting for them."""
+        for slot in slots:
+            self._file.read_ahead(int(self.index.numbers[slot]))
+
+    def read(self, slot: int) -> StoredFrame | None:
+        """The frame in a slot, None when its record is torn or changed: it is forgotten then."""
+        return self._read_number(int(self.index.numbers[slot]))
+
+    def _read_number(self, number: int) -> StoredFrame | None:
+        if not self._file.read(number):
+            self.num_damaged += 1
+            self.index.forget(number)
+            return None
+        record = self._record[0]
+        num_pages = int(record["frame"]["num_pages"])
+        return StoredFrame(record["frame"].copy(), self._codec.decode(record["payload"], num_pages))
+
+    def forget_cached(self) -> None:
+        """Have the next reads come from the disk: for measurements."""
+        self._file.forget_cached()
+
+    def close(self) -> None:
+        """Let go of the file. Closing twice is fine."""
+        self._file.close()
+
+
+def state_of(frames: list[StoredFrame], page_size: int, next_id: int) -> SequenceState:
+    """Frames, by growing id, as a sequence of their own would hold them: to ``Sequence.insert``."""
+    num_axes = frames[0].row["span"].size
+    rows = np.zeros(len(frames), segment_dtype(num_axes))
+    rows["kind"] = FRAME_CODE
+    for row, frame in zip(rows, frames, strict=True):
+        row["id"] = frame.row["segment"]
+        for name in ("index", "time_s", "num_tokens", "num_pages", "span", "uniform"):
+            row[name] = frame.row[name]
+    starts = np.repeat(np.cumsum(rows["span"], axis=0) - rows["span"], rows["num_pages"], axis=0)
+    written = np.repeat([frame.row["written"] for frame in frames], rows["num_pages"], axis=0)
+    valid = [_valid(int(r["num_tokens"]), int(r["num_pages"]), page_size) for r in rows]
+    return SequenceState(
+        np.concatenate(valid), (starts - written).astype(np.int32), written, rows, next_id
+    )
+
+
+def _valid(num_tokens: int, num_pages: int, page_size: int) -> NDArray[np.int32]:
+    """(num_pages,) tokens by page, all full but the last."""
+    valid = np.full(num_pages, page_size, np.int32)
+    valid[-1] = num_tokens - (num_pages - 1) * page_size
+    return valid
+
+
+def _codec(plan: TierPlan) -> Codec:
+    return Codec(plan.model.geometry, plan.max_pages, plan.format)
+
+
+def _record_dtype(plan: TierPlan, codec: Codec) -> np.dtype[np.void]:
+    geometry = plan.model.geometry
+    summary = (NUM_RUNS, geometry.num_kv_heads, geometry.head_dim)
+    return np.dtype(
+        [
+            ("frame", frame_dtype(max(geometry.num_rope_axes, 1))),
+            ("summary", np.float16, summary),
+            ("payload", np.uint8, (codec.payload_bytes,)),
+        ]
+    )
+
+
+def _meta(plan: TierPlan, session: str) -> dict[str, object]:
+    return {
+        "model": asdict(plan.model),
+        "session": session,
+        "format": checked_format(plan.format),
+        "max_pages": plan.max_pages,
+        "layer": plan.layer,
+        "num_runs": NUM_RUNS,
+    }

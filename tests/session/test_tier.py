@@ -1,0 +1,355 @@
+"""A session whose frames go to disk: what is stored, what comes back, and what goes wrong."""
+
+from __future__ import annotations
+
+import logging
+import math
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import edgekv
+from edgekv import SamplingOptions
+from edgekv.bundle import Bundle
+from edgekv.cache.retention import retention_rules
+from edgekv.demo.needles import NeedleStream, needle_streams
+from edgekv.errors import TierError
+from edgekv.tier.file import HEADER_BYTES, TierFile
+from edgekv.tier.store import Tier
+from edgekv.tiering import TierStats
+
+Picture = Callable[[int], NDArray[np.uint8]]
+QUESTION = "What do you see?"
+OPTIONS = SamplingOptions(max_new_tokens=8)
+
+
+def push(session: edgekv.Session, picture: Picture, first: int, count: int) -> None:
+    for k in range(first, first + count):
+        session.push(picture(k), k / 2)
+
+
+def tier_of(session: edgekv.Session) -> TierStats:
+    tier = session.stats().tier
+    assert tier is not None
+    return tier
+
+
+@pytest.fixture(scope="module")
+def needle() -> NeedleStream:
+    return next(needle_streams(1, 120))
+
+
+@pytest.fixture
+def watched(model: edgekv.Model, needle: NeedleStream, tmp_path: Path) -> Iterator[edgekv.Session]:
+    """A session that has seen a stream whose needle left long ago."""
+    with model.session(tier=tmp_path / "a.tier", tier_limit="8MiB") as session:
+        for k, pixels in enumerate(needle.clip.frames):
+            session.push(pixels, k / 2)
+        yield session
+
+
+def test_what_left_is_found_again(watched: edgekv.Session, needle: NeedleStream) -> None:
+    about_needle, about_stranger = needle.about_needle()
+    assert not np.isin(needle.sightings, watched.context_frames()).any()
+    assert watched.ask(about_needle.text, OPTIONS).text.strip() == "no"
+    assert tier_of(watched).num_recalled == 0
+    assert watched.ask(about_needle.text, OPTIONS, recall="auto").text.strip() == "yes"
+    assert tier_of(watched).num_recalled > 0
+    assert watched.ask(about_stranger.text, OPTIONS, recall="auto").text.strip() == "no"
+    pieces = "".join(watched.ask_iter(about_needle.text, OPTIONS, recall="auto"))
+    assert pieces.strip() == "yes"
+
+
+def test_recalling_leaves_the_live_context_as_it_was(
+    watched: edgekv.Session, needle: NeedleStream
+) -> None:
+    before, logits = watched.stats(), watched.logits(QUESTION)
+    frames = watched.context_frames()
+    for _ in range(3):
+        watched.ask(needle.about_needle()[0].text, OPTIONS, recall="auto")
+    after = watched.stats()
+    assert (watched.logits(QUESTION) == logits).all()
+    assert (watched.context_frames() == frames).all()
+    for name in ("num_tokens", "pages_live", "pages_free", "num_evicted_frames", "num_frames"):
+        assert getattr(after, name) == getattr(before, name), name
+
+
+def test_recall_changes_the_answer_in_no_other_way(
+    model: edgekv.Model, picture: Picture, tmp_path: Path
+) -> None:
+    """Before anything has left there is nothing to recall: the same logits."""
+    with model.session(tier=tmp_path / "a.tier", tier_limit="1MiB") as session:
+        push(session, picture, 0, 5)
+        assert (session.logits(QUESTION, recall="auto") == session.logits(QUESTION)).all()
+
+
+@pytest.mark.parametrize("rule", retention_rules())
+def test_every_frame_that_leaves_is_stored(
+    model: edgekv.Model, picture: Picture, tmp_path: Path, rule: str
+) -> None:
+    path = tmp_path / "a.tier"
+    with model.session(retain=rule, tier=path, tier_limit="1MiB") as session:
+        push(session, picture, 0, 20)
+        session.say("A red circle came.")
+        push(session, picture, 20, 25)
+        stats, tier = session.stats(), tier_of(session)
+        assert tier.num_stored == tier.num_frames == stats.num_evicted_frames > 0
+        assert tier.num_skipped == 0
+        assert stats.num_frames == tier.num_frames + stats.num_context_frames
+        session.ask(QUESTION, OPTIONS, recall="auto")
+        assert tier_of(session).num_recalled > 0
+    assert path.stat().st_size <= 1 << 20
+    TierFile.open(path).close()  # nobody holds its lock
+
+
+def test_the_byte_limit_holds_and_the_oldest_leave(
+    model: edgekv.Model, picture: Picture, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.tier"
+    with model.session(tier=path, tier_limit="128KiB") as session:
+        most = tier_of(session).max_frames
+        push(session, picture, 0, most + 40)
+        tier = tier_of(session)
+        assert tier.num_stored > most
+        assert tier.num_frames == most
+        assert tier.num_bytes <= path.stat().st_size <= 128 << 10
+
+
+def test_a_full_disk_ends_storing_and_nothing_else(
+    model: edgekv.Model, picture: Picture, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with model.session(tier=tmp_path / "a.tier", tier_limit="1MiB") as session:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (HEADER_BYTES + 60_000, hard))
+        try:
+            with caplog.at_level(logging.WARNING, "edgekv"):
+                push(session, picture, 0, 50)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        stats, tier = session.stats(), tier_of(session)
+        assert stats.num_frames == 50
+        assert tier.problem is not None
+        assert "cannot be written (File too large)" in tier.problem
+        assert sum("no longer stored" in r.getMessage() for r in caplog.records) == 1
+        assert 0 < tier.num_frames == tier.num_stored < stats.num_evicted_frames
+        session.ask(QUESTION, OPTIONS, recall="auto")
+        assert tier_of(session).num_recalled > 0
+
+
+def test_damaged_frames_are_left_out(watched: edgekv.Session, tmp_path: Path) -> None:
+    path = tmp_path / "a.tier"
+    data = bytearray(path.read_bytes())
+    data[HEADER_BYTES:] = bytes(byte ^ 1 for byte in data[HEADER_BYTES:])
+    with path.open("r+b") as file:
+        file.write(data)
+    plain = watched.ask(QUESTION, OPTIONS)
+    tier = tier_of(watched)
+    assert watched.ask(QUESTION, OPTIONS, recall="auto").text is not None
+    after = tier_of(watched)
+    assert after.num_recalled == tier.num_recalled
+    assert after.num_damaged > 0
+    assert after.num_frames == tier.num_frames - after.num_damaged
+    assert watched.ask(QUESTION, OPTIONS).token_ids == plain.token_ids
+
+
+def test_where_reading_is_slower_it_says_so_and_stays_off(
+    model: edgekv.Model,
+    picture: Picture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(Tier, "time_reading", lambda *_: 3600.0)
+    with (
+        caplog.at_level(logging.WARNING, "edgekv"),
+        model.session(tier=tmp_path / "a.tier", tier_limit="1MiB") as session,
+    ):
+        push(session, picture, 0, 40)
+        tier = tier_of(session)
+        assert tier.recall_off is not None
+        assert tier.recall_off.startswith("reading a frame back takes 3600000.0 ms here, encoding")
+        assert tier.recall_off in caplog.text
+        assert tier.reading_ms > tier.encoding_ms > 0
+        assert (session.logits(QUESTION, recall="auto") == session.logits(QUESTION)).all()
+        assert tier_of(session).num_recalled == 0
+        assert tier_of(session).num_stored > 0, "another machine may read it"
+
+
+def test_measuring_leaves_nothing_behind(model: edgekv.Model, tmp_path: Path) -> None:
+    with model.session() as session:
+        plain, logits = session.stats(), session.logits(QUESTION)
+    with model.session(tier=tmp_path / "a.tier", tier_limit="1MiB") as session:
+        tier = tier_of(session)
+        assert 0 < tier.reading_ms < math.inf
+        assert 0 < tier.encoding_ms < math.inf
+        assert session.stats().pages_live == plain.pages_live
+        assert (session.logits(QUESTION) == logits).all()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tier"]
+
+
+def test_a_bundle_without_queries_stores_and_says_that_it_cannot_recall(
+    model: edgekv.Model, picture: Picture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = replace(model.bundle.manifest, queries=None)
+    monkeypatch.setattr(model, "bundle", replace(model.bundle, manifest=older))
+    with model.session(tier=tmp_path / "a.tier", tier_limit="1MiB") as session:
+        push(session, picture, 0, 40)
+        assert "shows no queries" in str(tier_of(session).recall_off)
+        assert tier_of(session).num_stored > 0
+        session.ask(QUESTION, OPTIONS, recall="auto")
+        assert tier_of(session).num_recalled == 0
+
+
+@pytest.mark.parametrize("num_pages", [22, 26, 32, 40, 50])
+def test_a_small_pool_keeps_room_for_what_comes_back(
+    bundle_path: Path, picture: Picture, tmp_path: Path, num_pages: int
+) -> None:
+    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
+    with (
+        edgekv.load(bundle_path, kv_budget=num_pages * page_bytes, num_threads=1) as small,
+        small.session(tier=tmp_path / "a.tier", tier_limit="1MiB") as session,
+    ):
+        push(session, picture, 0, 40)
+        for _ in range(3):
+            session.ask(QUESTION, OPTIONS, recall="auto")
+            push(session, picture, 40, 1)
+        assert tier_of(session).num_recalled >= 3
+        assert session.stats().pages_peak <= num_pages
+
+
+def test_a_long_answer_leaves_no_room_for_recalling_but_is_given(
+    watched: edgekv.Session,
+) -> None:
+    answer = watched.ask(QUESTION, SamplingOptions(max_new_tokens=100_000), recall="auto")
+    assert answer.text
+
+
+# -- saving ---------------------------------------------------------------------------------------
+
+
+def test_a_restored_session_recalls_as_before(
+    watched: edgekv.Session, model: edgekv.Model, needle: NeedleStream, tmp_path: Path
+) -> None:
+    question = needle.about_needle()[0].text
+    logits = watched.logits(question, recall="auto")
+    num_frames = tier_of(watched).num_frames
+    watched.save(tmp_path / "a.session")
+    watched.close()
+    with model.restore(tmp_path / "a.session") as restored:
+        assert tier_of(restored).num_frames == num_frames
+        assert (restored.logits(question, recall="auto") == logits).all()
+        for k in range(30):
+            restored.push(needle.clip.frames[k], 100 + k)
+        assert tier_of(restored).num_stored > 0
+        assert tier_of(restored).num_frames == num_frames + tier_of(restored).num_stored
+
+
+def test_frames_of_a_lost_hour_never_come_back(
+    model: edgekv.Model, picture: Picture, tmp_path: Path
+) -> None:
+    """A session goes on from a save older than its tier: what it has not seen is not recalled."""
+    with model.session(tier=tmp_path / "a.tier", tier_limit="4MiB") as session:
+        push(session, picture, 0, 40)
+        session.save(tmp_path / "a.session")
+        seen = session.stats().num_evicted_frames
+        push(session, picture, 40, 60)
+        lost = session.logits(QUESTION, recall="auto")
+    with model.restore(tmp_path / "a.session") as restored:
+        # What has left since the save and was in the context then is known, and still in it.
+        assert seen <= tier_of(restored).num_frames <= 40
+        push(restored, picture, 200, 60)
+        assert tier_of(restored).num_frames == restored.stats().num_evicted_frames
+        assert (restored.logits(QUESTION, recall="auto") != lost).any()
+
+
+@pytest.mark.parametrize("what", ["gone", "another session's", "damaged", "in use"])
+def test_without_its_tier_a_restored_session_goes_on(
+    watched: edgekv.Session, model: edgekv.Model, picture: Picture, tmp_path: Path, what: str
+) -> None:
+    path = tmp_path / "a.tier"
+    watched.save(tmp_path / "a.session")
+    logits = watched.logits(QUESTION)
+    if what != "in use":
+        watched.close()
+    if what == "gone":
+        path.unlink()
+    elif what == "another session's":
+        model.session(tier=path, tier_limit="1MiB").close()
+    elif what == "damaged":
+        path.write_bytes(b"edgekvti" + bytes(100))
+    with model.restore(tmp_path / "a.session") as restored:
+        tier = tier_of(restored)
+        assert tier.recall_off is not None
+        assert str(path) in tier.recall_off
+        assert tier.num_frames == 0
+        assert (restored.logits(QUESTION, recall="auto") == logits).all()
+        push(restored, picture, 200, 10)
+        assert tier_of(restored).num_stored == 0
+
+
+def test_a_moved_session_without_a_tier_has_none(
+    session: edgekv.Session, model: edgekv.Model, tmp_path: Path
+) -> None:
+    session.save(tmp_path / "a.session")
+    with model.restore(tmp_path / "a.session") as restored:
+        assert restored.stats().tier is None
+
+
+def test_a_fork_has_no_tier(watched: edgekv.Session, picture: Picture) -> None:
+    num_stored = tier_of(watched).num_stored
+    with watched.fork() as fork:
+        assert fork.stats().tier is None
+        push(fork, picture, 200, 20)
+        assert fork.ask(QUESTION, OPTIONS, recall="auto").text is not None
+        fork.close()
+    assert tier_of(watched).num_stored == num_stored
+    watched.ask(QUESTION, OPTIONS, recall="auto")
+
+
+# -- misuse ---------------------------------------------------------------------------------------
+
+
+def test_wrong_arguments(model: edgekv.Model, session: edgekv.Session, tmp_path: Path) -> None:
+    free = session.stats().pages_free
+    with pytest.raises(ValueError, match="recall must be 'off' or 'auto', got 'yes'"):
+        session.ask(QUESTION, recall="yes")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="tier format must be one of"):
+        model.session(tier=tmp_path / "t", tier_format="int2")  # type: ignore[arg-type]
+    with pytest.raises(TierError, match="holds no frame"):
+        model.session(tier=tmp_path / "t", tier_limit="5KiB")
+    with pytest.raises(TierError, match="cannot be made"):
+        model.session(tier=tmp_path / "no" / "t")
+    with (
+        model.session(tier=tmp_path / "t", tier_limit="1MiB"),
+        pytest.raises(TierError, match="another session writes to it"),
+    ):
+        model.session(tier=tmp_path / "t", tier_limit="1MiB")
+    assert session.stats().pages_free == free, "nothing was taken"
+
+
+def test_models_that_cannot_recall_are_refused(
+    model: edgekv.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed = replace(model.bundle.manifest, shiftable=False)
+    monkeypatch.setattr(model, "bundle", replace(model.bundle, manifest=fixed))
+    with pytest.raises(ValueError, match="positions that cannot be shifted"):
+        model.session(tier=tmp_path / "t")
+
+
+def test_a_copied_tier_is_the_same_tier(
+    watched: edgekv.Session, model: edgekv.Model, tmp_path: Path
+) -> None:
+    """A backup of both files, put back, is a session with all it had."""
+    watched.save(tmp_path / "a.session")
+    num_frames = tier_of(watched).num_frames
+    shutil.copy(tmp_path / "a.tier", tmp_path / "copy")
+    watched.close()
+    (tmp_path / "copy").replace(tmp_path / "a.tier")
+    with model.restore(tmp_path / "a.session") as restored:
+        assert tier_of(restored).num_frames == num_frames

@@ -1,0 +1,201 @@
+"""A record that is given out is the one that was written, whatever happens to the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from edgekv.errors import TierError
+from edgekv.tier.file import FRAME_BYTES, HEADER_BYTES, TierFile
+
+BODY = 100
+RECORD = BODY + FRAME_BYTES
+
+
+def create(path: Path, num_slots: int = 4) -> TierFile:
+    limit = HEADER_BYTES + num_slots * RECORD + RECORD - 1
+    return TierFile.create(path, body_bytes=BODY, max_bytes=limit, meta={"who": "test"})
+
+
+def write(file: TierFile, *numbers: int) -> None:
+    for number in numbers:
+        file.buffer[:] = number
+        assert file.append() == number
+
+
+def found(path: Path) -> dict[int, int]:
+    """Numbers of intact records and what they hold."""
+    file = TierFile.open(path)
+    try:
+        out = {}
+        for number in file.records():
+            assert len(set(file.buffer.tolist())) == 1
+            out[number] = int(file.buffer[0])
+        return out
+    finally:
+        file.close()
+
+
+def test_the_oldest_leave_and_the_limit_holds(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    file = create(path)
+    write(file, *range(10))
+    assert path.stat().st_size == HEADER_BYTES + 4 * RECORD
+    assert [file.read(number) for number in range(10)] == [False] * 6 + [True] * 4
+    assert file.buffer[0] == 9
+    file.close()
+    assert found(path) == {8: 8, 9: 9, 6: 6, 7: 7}
+
+
+def test_new_records_go_on_from_the_newest(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    file = create(path)
+    write(file, *range(6))
+    file.close()
+    file = TierFile.open(path)
+    list(file.records())
+    write(file, 6)
+    file.close()
+    assert sorted(found(path)) == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("offset", [0, 4, 8, FRAME_BYTES, RECORD - 1])
+def test_a_changed_byte_is_never_served(tmp_path: Path, offset: int) -> None:
+    path = tmp_path / "t"
+    file = create(path)
+    write(file, 0, 1, 2)
+    with path.open("r+b") as other:
+        other.seek(HEADER_BYTES + RECORD + offset)
+        byte = other.read(1)[0]
+        other.seek(-1, os.SEEK_CUR)
+        other.write(bytes([byte ^ 16]))
+    assert [file.read(number) for number in range(3)] == [True, False, True]
+    file.close()
+    assert sorted(found(path)) == [0, 2]
+
+
+@pytest.mark.parametrize("length", range(0, RECORD, 13))
+def test_a_torn_record_is_never_served(tmp_path: Path, length: int) -> None:
+    """As a writer leaves it that is killed in the middle, in a new slot and over an old record."""
+    path = tmp_path / "t"
+    for num_before in (2, 6):
+        file = create(path)
+        write(file, *range(num_before + 1))
+        file.close()
+        new = path.read_bytes()[HEADER_BYTES + 2 * RECORD :][:length]
+        file = create(path)
+        write(file, *range(num_before))
+        file.close()
+        with path.open("r+b") as other:
+            other.seek(HEADER_BYTES + num_before % 4 * RECORD)
+            other.write(new)
+        intact = {number: number for number in range(max(num_before - 4, 0), num_before)}
+        whole = found(path)
+        assert whole.items() <= intact.items()
+        assert len(whole) >= len(intact) - 1
+
+
+def test_a_record_in_another_slot_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    file = create(path)
+    write(file, 0, 1)
+    file.close()
+    data = path.read_bytes()
+    path.write_bytes(data[: HEADER_BYTES + RECORD] + data[HEADER_BYTES : HEADER_BYTES + RECORD])
+    assert found(path) == {0: 0}
+
+
+def test_an_erased_record_does_not_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    file = create(path)
+    write(file, 0, 1)
+    file.erase(0)
+    assert not file.read(0)
+    file.close()
+    assert found(path) == {1: 1}
+
+
+def test_only_one_writer(tmp_path: Path) -> None:
+    file = create(tmp_path / "t")
+    for again in (TierFile.open, create):
+        with pytest.raises(TierError, match="another session writes to it"):
+            again(tmp_path / "t")
+    file.close()
+    file.close()
+    create(tmp_path / "t").close()
+
+
+def damaged_header(data: bytes) -> bytes:
+    return data[:60] + b"?" + data[61:]
+
+
+def newer(data: bytes) -> bytes:
+    return data[:8] + b"\x09" + data[9:]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damaged_header, "its header was changed"),
+        (newer, "format 9, this edgekv reads format 1"),
+        (lambda data: data[:100], "ends inside its header"),
+        (lambda data: data[:0], "not a tier of edgekv"),
+        (lambda data: b"x" * len(data), "not a tier of edgekv"),
+    ],
+)
+def test_what_is_no_tier_is_refused(tmp_path: Path, damage: object, message: str) -> None:
+    path = tmp_path / "t"
+    create(path).close()
+    assert callable(damage)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(TierError, match=message):
+        TierFile.open(path)
+
+
+def test_somebody_elses_file_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "video.mp4"
+    path.write_bytes(b"video")
+    with pytest.raises(TierError, match="something else than a tier"):
+        create(path)
+    assert path.read_bytes() == b"video"
+
+
+def test_limits_and_places_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(TierError, match="holds no frame"):
+        create(tmp_path / "t", num_slots=0)
+    with pytest.raises(TierError, match="cannot be made"):
+        create(tmp_path / "no" / "t")
+    with pytest.raises(TierError, match="cannot be opened"):
+        TierFile.open(tmp_path / "t")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_the_callers_to_handle(tmp_path: Path) -> None:
+    file = create(tmp_path / "t")
+    write(file, 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (HEADER_BYTES + RECORD + 50, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            file.append()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [file.read(0), file.read(1)] == [True, False]
+    write(file, 1)
+    assert file.read(1)
+    file.close()
+
+
+def test_the_header_is_what_the_document_says(tmp_path: Path) -> None:
+    create(tmp_path / "t").close()
+    data = (tmp_path / "t").read_bytes()
+    length = int.from_bytes(data[12:16], "little")
+    assert json.loads(data[48 : 48 + length]) == {
+        "record_bytes": RECORD,
+        "num_slots": 4,
+        "meta": {"who": "test"},
+    }
