@@ -118,6 +118,18 @@ class Runner:
         with self.lock:
             self._cross.write(states, source.slots(len(states)))
 
+    def read_source(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
+        """As ``read_pages``, of the cross pools."""
+        assert self._cross is not None
+        with self.lock:
+            return np.moveaxis(self._cross.read_pages(pages), 2, 0)
+
+    def fill_source(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
+        """Put back what ``read_source`` gave, into pages (n,) that nobody can find yet."""
+        assert self._cross is not None
+        with self.lock:
+            self._cross.write_pages(pages, np.moveaxis(contents, 0, 2))
+
     def _step(self, append: Append, embeds: NDArray[np.float32]) -> NDArray[np.float32]:
         try:
             step = self.cache.begin_step([append])

@@ -22,6 +22,7 @@ from edgekv.cache.retention import retention_rule
 from edgekv.errors import BundleError, SessionFileError
 from edgekv.generate import Runner
 from edgekv.limits import plan_limits
+from edgekv.saved_source import PREFIX, load_source, source_blocks
 from edgekv.session_file import MAGIC, Block, SessionFile, write_session_file
 from edgekv.sharing import Member
 from edgekv.tier.store import TierRecord
@@ -77,6 +78,7 @@ def save_context(
             state = sequence.export_state()
             blocks = {_PAGES: _page_block(runner, sequence.table.page_ids, state.valid)}
             blocks |= {name: Block.whole(array) for name, array in state.to_arrays().items()}
+            blocks |= source_blocks(runner, sequence)
             return write_session_file(file, asdict(meta), blocks)
     except OSError as error:
         raise SessionFileError(f"{path}: cannot be saved ({error.strerror or error})") from None
@@ -135,7 +137,12 @@ def restore_context(
                 member.sequence.close()
                 member.sequence = sequence
                 member.busy = True
-        _load_pages(file, runner, sequence)
+        try:
+            _load_pages(file, runner, sequence)
+            load_source(file, runner, sequence)
+        except BaseException:
+            runner.close(sequence)
+            raise
         member.busy = False
     return member, record
 
@@ -145,7 +152,8 @@ def _read_state(file: SessionFile, model: ModelIdentity) -> tuple[SessionRecord,
     try:
         meta = decode(_Meta, _with_tier(file.meta), file.name)
         _check_model(file.name, meta.model, model)
-        arrays = {name: file.array(name) for name in file.names if name != _PAGES}
+        known = [name for name in file.names if name != _PAGES and not name.startswith(PREFIX)]
+        arrays = {name: file.array(name) for name in known}
         state = SequenceState.from_arrays(arrays, max(model.geometry.num_rope_axes, 1))
     except BundleError as error:
         raise SessionFileError(str(error)) from None
@@ -181,19 +189,15 @@ def _check_model(where: str, saved: ModelIdentity, here: ModelIdentity) -> None:
 
 
 def _load_pages(file: SessionFile, runner: Runner, sequence: Sequence) -> None:
-    """Fill the pages of an imported sequence, and close it again when the file is damaged."""
+    """Fill the pages of an imported sequence."""
     pages, start = sequence.table.page_ids.copy(), 0
-    try:
-        empty = runner.read_pages(pages[:0])
-        expected = (empty.dtype, (pages.size, *empty.shape[1:]))
-        if file.dtype_and_shape(_PAGES) != expected:
-            raise SessionFileError(f"{file.name}: block {_PAGES!r} must be {expected}")
-        for contents in file.chunks(_PAGES, _pages_per_chunk(runner)):
-            runner.write_pages(pages[start : start + len(contents)], contents)
-            start += len(contents)
-    except BaseException:
-        runner.close(sequence)
-        raise
+    empty = runner.read_pages(pages[:0])
+    expected = (empty.dtype, (pages.size, *empty.shape[1:]))
+    if file.dtype_and_shape(_PAGES) != expected:
+        raise SessionFileError(f"{file.name}: block {_PAGES!r} must be {expected}")
+    for contents in file.chunks(_PAGES, _pages_per_chunk(runner)):
+        runner.write_pages(pages[start : start + len(contents)], contents)
+        start += len(contents)
 
 
 def _pages_per_chunk(runner: Runner) -> int:

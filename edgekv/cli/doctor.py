@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -15,6 +16,10 @@ from rich.table import Table
 
 from edgekv.cli.options import size
 from edgekv.config import format_bytes
+
+if TYPE_CHECKING:
+    from edgekv.bundle import CrossSettings
+    from edgekv.model import Estimate
 
 _LIBRARIES = ("onnxruntime", "numpy", "opencv-python-headless", "pillow", "tokenizers", "tensorrt")
 
@@ -122,10 +127,11 @@ def _show_bundle(console: Console, path: Path, kv_budget: int) -> bool:
     table.add_row(
         "KV pool", f"{need.num_pages} pages of {format_bytes(opened.geometry.page_bytes)}"
     )
+    if opened.cross is not None:
+        table.add_row("cross-attention", _cross_line(opened.cross, need))
     table.add_row("workspace", format_bytes(need.workspace_bytes))
-    table.add_row(
-        "context", f"{opened.manifest.max_context_tokens} tokens, {opened.tokens_per_image} a frame"
-    )
+    a_frame = "" if opened.cross else f", {opened.tokens_per_image} a frame"
+    table.add_row("context", f"{opened.manifest.max_context_tokens} tokens{a_frame}")
     geometry = opened.geometry
     most_pages = geometry.pages_for(opened.manifest.max_context_tokens) + 3  # partly filled ones
     table.add_row(
@@ -140,3 +146,11 @@ def _show_bundle(console: Console, path: Path, kv_budget: int) -> bool:
     )
     console.print(table)
     return fits
+
+
+def _cross_line(cross: CrossSettings, need: Estimate) -> str:
+    """What cross-attention takes, and where it runs."""
+    what = "sounds" if cross.audio is not None else "pictures"
+    num_inputs = need.num_cross_pages // cross.geometry.pages_for(cross.max_states)
+    size = format_bytes(need.cross_bytes)
+    return f"{what}, {num_inputs} of the largest in pools of {size}; runs on the CPU only"

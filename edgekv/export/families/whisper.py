@@ -41,12 +41,18 @@ class _Encoder(torch.nn.Module):
 
 
 class _Decoder(torch.nn.Module):
-    """The decoder with its head."""
+    """The decoder with its head, which never says what the model's authors suppress."""
+
+    suppressed: torch.Tensor  # (vocab,) 0, or minus infinity
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.decoder = model.model.decoder
         self.head = model.proj_out
+        suppressed = torch.zeros(model.config.vocab_size)
+        tokens = getattr(model.generation_config, "suppress_tokens", None) or ()
+        suppressed[list(tokens)] = -torch.inf
+        self.register_buffer("suppressed", suppressed, persistent=False)
         # Keys and values come from pages, but a layer that is given no states looks at none.
         self.register_buffer("states", torch.zeros(1, 1, model.config.d_model), persistent=False)
 
@@ -62,7 +68,7 @@ class _Decoder(torch.nn.Module):
         ).last_hidden_state
         if logits_to_keep is not None:
             hidden = hidden[:, logits_to_keep]
-        return SimpleNamespace(logits=self.head(hidden))
+        return SimpleNamespace(logits=self.head(hidden) + self.suppressed)
 
 
 def load(source: Source) -> Parts:
