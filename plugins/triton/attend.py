@@ -25,14 +25,6 @@ def cap(s, softcap):
 
 
 @triton.jit
-def widen(x, DOT: tl.constexpr, INT8: tl.constexpr):
-    """Numbers of a pool as products take them."""
-    if INT8:
-        x = x.to(tl.float32)  # the interpreter has no way from int8 to bfloat16
-    return x.to(DOT)
-
-
-@triton.jit
 def find_row(query_starts, block, num_rows, group, BLOCK_M: tl.constexpr):
     """The sequence a block belongs to; sequence b's blocks begin at starts[b] * group / BLOCK_M + b."""
     found = 0
@@ -131,7 +123,7 @@ def _walk(
             at = (page.to(tl.int64) * num_kv_heads + kv_head) * PAGE_SIZE + offset
             mask = valid[:, None] & (d < HEAD_DIM)
             k = tl.load(key_pool + at[:, None] * HEAD_DIM + d, mask=mask, other=0.0)
-            s = tl.dot(q, tl.trans(widen(k, DOT, INT8)), input_precision=PRECISION)
+            s = tl.dot(q, tl.trans(k.to(DOT)), input_precision=PRECISION)
             if INT8:
                 s = s * tl.load(key_scales + at, mask=valid, other=0.0)[None, :]
             if SOFTCAP:
@@ -150,8 +142,7 @@ def _walk(
             acc = acc * keep[:, None]
             top = new_top
 
-            v = tl.load(value_pool + at[:, None] * HEAD_DIM + d, mask=mask, other=0.0)
-            v = widen(v, DOT, INT8)
+            v = tl.load(value_pool + at[:, None] * HEAD_DIM + d, mask=mask, other=0.0).to(DOT)
             if INT8:
                 # Scales go into p, relative to the step's largest so that no product underflows.
                 scales = tl.load(value_scales + at, mask=valid, other=0.0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from plugins.triton.attend import LOG2E, cap, visible_range, widen
+from plugins.triton.attend import LOG2E, cap, visible_range
 from plugins.triton.rotate import load_turned
 
 
@@ -87,7 +87,7 @@ def mass(
             at = (page * num_kv_heads + kv_head) * PAGE_SIZE + offset
             mask = valid[:, None] & (d < HEAD_DIM)
             k = tl.load(key_pool + at[:, None] * HEAD_DIM + d, mask=mask, other=0.0)
-            k = tl.trans(widen(k, DOT, INT8))
+            k = tl.trans(k.to(DOT))
             for first_query in range(0, (last_token - first_token) * group, BLOCK_M):
                 r = first_query + tl.arange(0, BLOCK_M)
                 token = first_token + r // group
