@@ -29,10 +29,10 @@ SMALL = Blocks(
 
 @dataclass(frozen=True)
 class Difference:
-    """Largest absolute differences from the oracle; ``written`` = pools and scales are the same bits."""
+    """Largest differences from the oracle; ``written`` = pools and scales are the same bits."""
 
     output: float
-    mass: float
+    mass: float  # relative to the largest mass, which many tokens add up to
     written: bool
     num_splits: int
 
@@ -132,7 +132,7 @@ def compare(
     expected = oracle.paged_attention(call.attributes, inputs)
     return Difference(
         output=largest_difference(tensors.output, expected.output),
-        mass=largest_difference(tensors.page_mass, getattr(expected, "page_mass", None)),
+        mass=largest_difference(tensors.page_mass, expected.page_mass) / largest(expected.page_mass),
         written=all(
             same(getattr(tensors, name), getattr(expected, name)) for name in WRITTEN
         ),
@@ -160,6 +160,11 @@ def largest_difference(tensor: torch.Tensor | None, expected: np.ndarray | None)
     both_nan = np.isnan(got) & np.isnan(expected)
     difference = np.where(both_nan, 0.0, np.abs(got - expected.astype(np.float32)))
     return float(np.nan_to_num(difference, nan=np.inf).max())
+
+
+def largest(expected: np.ndarray | None) -> float:
+    """At least 1.0."""
+    return 1.0 if expected is None else max(1.0, float(np.abs(expected).max(initial=0.0)))
 
 
 def same(tensor: torch.Tensor | None, expected: np.ndarray | None) -> bool:
