@@ -8,7 +8,7 @@ namespace edgekv::cuda {
 namespace {
 
 constexpr int64_t kAlignment = 256;           // bytes, of every workspace part
-constexpr int64_t kDecodePrograms = 3;        // blocks in flight per multiprocessor that a split
+constexpr int64_t kDecodePrograms = 2;        // blocks in flight per multiprocessor that a split
 constexpr int64_t kPrefillPrograms = 1;       // aims at
 constexpr int64_t kMaxDecodeRows = 32;        // mean query rows of a batch row that decode is for
 

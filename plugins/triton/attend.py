@@ -28,8 +28,8 @@ def cap(s, softcap):
 def find_row(query_starts, block, num_rows, group, BLOCK_M: tl.constexpr):
     """The sequence a block belongs to; sequence b's blocks begin at starts[b] * group / BLOCK_M + b."""
     found = 0
-    for first in range(0, num_rows, 128):
-        b = first + tl.arange(0, 128)
+    for first in range(0, num_rows, 32):
+        b = first + tl.arange(0, 32)
         begin = tl.load(query_starts + b, mask=b < num_rows, other=0) * group // BLOCK_M + b
         found += tl.sum(((begin <= block) & (b < num_rows)).to(tl.int32), 0)
     return found - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import triton
 import triton.language as tl
 
 from plugins.triton.attend import attend
@@ -19,8 +20,14 @@ DTYPES = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}
 
 
 def constants_of(variant: Variant) -> dict[str, Any]:
-    """The variant's constants, its dtype as a Triton dtype."""
-    return {
-        name: DTYPES[str(value)] if name == "DOT" else value
-        for name, value in variant.constants.items()
-    }
+    """The variant's constants, its dtype as a Triton dtype.
+
+    Triton's interpreter holds bfloat16 as bits and multiplies those as integers, so there the products
+    are taken in float32.
+    """
+    constants: dict[str, Any] = dict(variant.constants)
+    if "DOT" in constants:
+        constants["DOT"] = DTYPES[constants["DOT"]]
+        if constants["DOT"] == tl.bfloat16 and triton.knobs.runtime.interpret:
+            constants |= {"DOT": tl.float32, "PRECISION": "ieee"}
+    return constants

@@ -83,14 +83,16 @@ class Operator:
         axes = options.freq_axes or (0,) * pairs
         self.freq_axes = torch.tensor(axes, dtype=torch.int32, device=device)
 
-    def plan(self, sizes: Sizes) -> Plan:
-        """Launches and workspace for a call of these sizes."""
-        return launch.plan(self.node, sizes, self.blocks, self.sms)
+    def plan_for(self, tensors: Tensors) -> Plan:
+        """Launches and workspace of a call."""
+        B, M = tensors.page_table.shape[:2]
+        return launch.plan(
+            self.node, Sizes(tensors.query.shape[0], B, M), self.blocks, self.sms
+        )
 
     def __call__(self, tensors: Tensors, workspace: torch.Tensor | None = None) -> None:
-        """One call. ``workspace`` is uint8, at least ``plan(...).workspace_bytes`` long."""
-        B, M = tensors.page_table.shape[:2]
-        plan = self.plan(Sizes(tensors.query.shape[0], B, M))
+        """One call. ``workspace`` is uint8, at least ``plan_for(tensors).workspace_bytes`` long."""
+        plan = self.plan_for(tensors)
         if workspace is None:
             device = tensors.query.device
             workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)

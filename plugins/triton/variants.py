@@ -78,11 +78,12 @@ def power_of_two(n: int) -> int:
 def blocks(shape: Shape) -> Blocks:
     """Block sizes: float32 and wide heads take smaller steps; ``mass`` needs whole pages in one."""
     exact = shape.dot_dtype == "float32"
-    keys = 32 if exact or shape.head_dim > 128 else 64
+    wide = exact or shape.head_dim > 128
+    keys = 32 if wide else 64
     return Blocks(
         decode_m=16,
         decode_n=keys,
-        prefill_m=32 if exact or shape.head_dim > 128 else 64,
+        prefill_m=32 if wide else (64 if shape.head_dim > 64 else 128),
         prefill_n=keys,
         prepare_m=16,
         mass_n=max(keys, power_of_two(shape.page_size)),
@@ -107,7 +108,8 @@ def variants(shape: Shape, sizes: Blocks | None = None) -> tuple[Variant, ...]:
         # Of a pipeline's stages three go to looking pages up; what is left holds keys and values.
         buffered = 4 * n * shape.block_d * BYTES[shape.pool_dtype] <= STAGED_BYTES
         constants = {**products, "BLOCK_M": m, "BLOCK_N": n, "STAGES": 5 if buffered else 3}
-        result.append(Variant("attend", config, shape, m, n, 4, constants))
+        warps = 8 if m * shape.block_d >= 128 * 64 else 4
+        result.append(Variant("attend", config, shape, m, n, warps, constants))
     result.append(Variant("combine", "", shape, 0, 0, 4, {**common, "BLOCK_SPLITS": 16}))
     pages = power_of_two(sizes.mass_n // shape.page_size)
     summing = {**products, "BLOCK_M": 16, "BLOCK_N": sizes.mass_n, "PAGES_UP": pages}

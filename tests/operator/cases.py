@@ -111,6 +111,24 @@ _PLAIN = [
         sinks=True,
         window=500,
     ),
+    Case(  # more page-table columns than a GPU program scans at once, and a run's end far behind
+        "many-pages",
+        (Piece(3300), Piece(1220, 1)),
+        (Row((Use(0, (-3,)), Use(1))),),
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=16,
+        page_size=4,
+    ),
+    Case(  # more rows than a GPU program searches at once
+        "many-rows",
+        tuple(Piece(1 + i % 3, 1) for i in range(40)),
+        tuple(Row((Use(i),)) for i in range(40)),
+        num_heads=2,
+        head_dim=16,
+        page_size=4,
+        num_kv_heads=1,
+    ),
     *(
         _mixed(
             name=f"mixed-{hq}x{hk}x{d}-page{s}-{dtype}",
