@@ -1,7 +1,8 @@
 """Rewrites of a traced decoder that change its nodes and not its numbers.
 
 Owns: heads kept flat around the operator. Models split heads and swap axes for their own attention;
-the operator takes (T, H * D), so both swaps and most reshapes go.
+the operator takes (T, H * D), so both swaps and most reshapes go. And what TensorRT's parser must
+find on the operator's nodes (plugins/tensorrt/README.md).
 Guarantees: names, inputs and outputs stay as they were.
 Does not know: weight formats, files.
 """
@@ -21,6 +22,8 @@ from onnx_ir.passes.common import (
     RemoveUnusedOpsetsPass,
 )
 
+from edgekv.names import OP_DOMAIN, OP_NAME, OP_VERSION
+
 _SWAP = (0, 2, 1, 3)  # (1, T, H, D) <-> (1, H, T, D)
 
 
@@ -36,6 +39,8 @@ def tidy(model: ir.Model) -> None:
         _join_reshapes(node)
     for node in list(graph):
         _gather_rows(graph, node)
+    for node in graph:
+        _name_plugin(node)
     RemoveUnusedNodesPass()(model)
     RemoveUnusedOpsetsPass()(model)
     ClearMetadataAndDocStringPass()(model)
@@ -110,6 +115,19 @@ def _gather_rows(graph: ir.Graph, node: ir.Node) -> None:
     if index.op_type != "Unsqueeze" or _constant(index.inputs[1]) != [-1]:
         return
     _replace(graph, users[0], [ir.node("Gather", [before.inputs[0], index.inputs[0]], {"axis": 1})])
+
+
+def _name_plugin(node: ir.Node) -> None:
+    """Say which TensorRT plugin a node of the operator is, and how many outputs it has."""
+    if (node.domain, node.op_type) != (OP_DOMAIN, OP_NAME):
+        return
+    attributes = (
+        ir.AttrString("plugin_version", str(OP_VERSION)),
+        ir.AttrString("plugin_namespace", OP_DOMAIN),
+        ir.AttrInt64("num_outputs", sum(1 for output in node.outputs if output.name != "")),
+    )
+    for attribute in attributes:
+        node.attributes[attribute.name] = attribute
 
 
 def _swap_of(value: ir.Value | None) -> ir.Node | None:
