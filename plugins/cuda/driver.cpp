@@ -45,6 +45,7 @@ Opened open() {
       !find(library, d.allocate, "cuMemAlloc_v2", r) ||
       !find(library, d.release, "cuMemFree_v2", r) ||
       !find(library, d.copy_to_device, "cuMemcpyHtoD_v2", r) ||
+      !find(library, d.wait, "cuStreamSynchronize", r) ||
       !find(library, d.copy_on_device_async, "cuMemcpyDtoDAsync_v2", r) ||
       !find(library, d.launch, "cuLaunchKernel", r))
     return opened;

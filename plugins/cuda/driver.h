@@ -40,6 +40,7 @@ struct Driver {
   int (*allocate)(Address*, size_t bytes);
   int (*release)(Address);
   int (*copy_to_device)(Address, const void*, size_t bytes);
+  int (*wait)(Stream);
   int (*copy_on_device_async)(Address to, Address from, size_t bytes, Stream);
   int (*launch)(Function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                 unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream, void** parameters,

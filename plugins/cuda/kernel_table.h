@@ -10,7 +10,7 @@ namespace edgekv::cuda {
 
 struct ArgumentEntry {
   const char* name;
-  const char* type;  // "*…" a device pointer, "i32", "f32"
+  const char* type;  // "*…" a device pointer, "i32", "fp32"
 };
 
 struct Variant {

@@ -58,7 +58,7 @@ bool find_parameter(const char* name, Parameter& found) {
 bool kind_of(const char* type, Kind& kind) {
   if (type[0] == '*') kind = Kind::kPointer;
   else if (std::strcmp(type, "i32") == 0) kind = Kind::kInt;
-  else if (std::strcmp(type, "f32") == 0) kind = Kind::kFloat;
+  else if (std::strcmp(type, "fp32") == 0) kind = Kind::kFloat;
   else return false;
   return true;
 }

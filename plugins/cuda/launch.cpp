@@ -71,6 +71,10 @@ class Prepared {
     return load_constants(attributes, message);
   }
 
+  LaunchPlan plan(const Attributes& attributes, const Call& call) const {
+    return plan_launches(node_sizes(attributes, call), call_sizes(call), blocks_,
+                         num_multiprocessors_);
+  }
   bool launch(const Attributes& attributes, const Call& call, void* workspace, Stream stream,
               Message& message) const;
 
@@ -163,8 +167,7 @@ bool Prepared::launch(const Attributes& attributes, const Call& call, void* work
   for (int32_t i = 0; i < kNumOutputs; ++i)
     if (address(call.outputs[i]) % kPointerAlignment != 0)
       return message.set("output %d is not aligned to 16 bytes", int(i));
-  const LaunchPlan plan = plan_launches(node_sizes(attributes, call), call_sizes(call), blocks_,
-                                        num_multiprocessors_);
+  const LaunchPlan plan = this->plan(attributes, call);
   if (plan.workspace_bytes > 0 && (!workspace || address(workspace) % kWorkspaceAlignment != 0))
     return message.set("the workspace of %lld bytes is missing or not aligned to 256 bytes",
                        static_cast<long long>(plan.workspace_bytes));
@@ -191,6 +194,11 @@ bool Launcher::prepare(const Attributes& attributes, const Call& call, int32_t n
   if (!prepared->load(attributes, message)) return false;
   prepared_ = std::move(prepared);
   return true;
+}
+
+size_t Launcher::call_bytes(const Attributes& attributes, const Call& call) const {
+  if (!prepared_ || !prepared_->fits(attributes, call)) return 0;
+  return size_t(prepared_->plan(attributes, call).workspace_bytes);
 }
 
 bool Launcher::launch(const Attributes& attributes, const Call& call, void* workspace, Stream stream,

@@ -25,7 +25,10 @@ class Launcher {
   bool prepare(const Attributes& attributes, const Call& call, int32_t num_multiprocessors,
                Message& message);
 
-  // `workspace`: workspace_bytes() of device memory for this call or a larger one. Outputs that are
+  // What launch() needs for this call. 0 when it was not prepared for it.
+  size_t call_bytes(const Attributes& attributes, const Call& call) const;
+
+  // `workspace`: call_bytes(), or workspace_bytes() for this call or a larger one. Outputs that are
   // not bound to the memory of their input start as a copy of it.
   bool launch(const Attributes& attributes, const Call& call, void* workspace, Stream stream,
               Message& message) const;

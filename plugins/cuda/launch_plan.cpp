@@ -45,7 +45,7 @@ LaunchPlan plan_launches(const NodeSizes& node, const CallSizes& call, const Blo
   const int64_t num_blocks = tokens * group / block_m + rows;
   const int64_t working = std::min(num_blocks, tokens * up(group, block_m));
   const int64_t programs = num_multiprocessors * (plan.prefill ? kPrefillPrograms : kDecodePrograms);
-  const int64_t longest = columns / (2 * (block_n / node.page_size));
+  const int64_t longest = columns * node.page_size / (2 * block_n);
   plan.num_splits =
       std::max<int64_t>(1, std::min(programs / (working * node.num_kv_heads), longest));
   plan.num_writers = node.read_only ? 0 : up(tokens, blocks.prepare_m) * node.num_kv_heads;

@@ -40,6 +40,21 @@ class Build:
         """The program that plays TensorRT's part."""
         return self.folder / "plugins/tensorrt/edgekv_plugin_check"
 
+    @property
+    def ort_cuda(self) -> Path:
+        """The operator for ONNX Runtime's CUDA provider."""
+        return self.folder / "plugins/ort_cuda/libedgekv_ort_cuda.so"
+
+    @property
+    def ort_cuda_on_cpu(self) -> Path:
+        """The same, for the CPU provider and the fake driver."""
+        return self.folder / "plugins/ort_cuda/libedgekv_ort_cuda_on_cpu.so"
+
+    @property
+    def plan_check(self) -> Path:
+        """The program that prints launch plans."""
+        return self.folder / "plugins/cuda/edgekv_plan_check"
+
 
 def tensorrt_headers() -> Path:
     """The folder with NvInferRuntime.h."""
@@ -60,12 +75,12 @@ def build(folder: Path, kernels: Path, *options: str) -> Build:
     """Configure and build everything for a GPU, warnings being errors."""
     configure = [
         "cmake", "-S", str(ROOT), "-B", str(folder), "-DCMAKE_BUILD_TYPE=Debug",
-        "-DCMAKE_CXX_FLAGS=-Werror", "-DEDGEKV_TENSORRT=ON", "-DEDGEKV_PLUGIN_CHECK=ON",
+        "-DCMAKE_CXX_FLAGS=-Werror",
+        "-DEDGEKV_TENSORRT=ON", "-DEDGEKV_ORT_CUDA=ON", "-DEDGEKV_PLUGIN_CHECK=ON",
         f"-DEDGEKV_TENSORRT_INCLUDE_DIR={tensorrt_headers()}", f"-DEDGEKV_KERNELS_DIR={kernels}",
         *options,
     ]  # fmt: skip
-    targets = ["edgekv_tensorrt", "edgekv_plugin_check", "edgekv_fake_cuda"]
-    make = ["cmake", "--build", str(folder), "--parallel", "2", "--target", *targets]
+    make = ["cmake", "--build", str(folder), "--parallel", "2", "--target", "edgekv_gpu"]
     for command in (configure, make):
         result = run(command)
         assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]

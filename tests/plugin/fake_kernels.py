@@ -37,12 +37,12 @@ ARGUMENTS = {
 
 
 def _kind(name: str) -> str:
-    return "f32" if name in FLOATS else "i32" if name in INTS else "*i8"
+    return "fp32" if name in FLOATS else "i32" if name in INTS else "*i8"
 
 
 def _variant(folder: Path, kernel: str, **keys: Any) -> dict[str, Any]:
     names = [*ARGUMENTS[kernel].split(), "null", "null"]
-    letters = {"f32": "f", "i32": "i", "*i8": "p"}
+    letters = {"fp32": "f", "i32": "i", "*i8": "p"}
     text = " ".join([kernel, *(f"{name}:{letters[_kind(name)]}" for name in names)])
     file = f"{kernel}.cubin"
     (folder / file).write_text(text)

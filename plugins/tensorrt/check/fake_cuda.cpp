@@ -108,6 +108,7 @@ EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
   std::memcpy(reinterpret_cast<void*>(to), from, bytes);
   return waiting("cuMemcpyHtoD");
 }
+EXPORT int cuStreamSynchronize(void*) { return waiting("cuStreamSynchronize"); }
 EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream) {
   if (const int error = answer("cuMemcpyDtoDAsync")) return error;
   std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);

@@ -1,0 +1,39 @@
+"""Every node of the operator says what TensorRT's parser asks, in new bundles and in the demo's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from edgekv.bundle import Bundle
+from edgekv.export.build import ExportOptions, trace_decoder
+from edgekv.names import OP_DOMAIN, OP_NAME, OP_VERSION
+from tests.export.models import HIDDEN, TEXT_MODELS
+
+DEMO = Path(__file__).parents[2] / "models" / "demo"
+
+
+def check(graph: ir.Graph, mass_layer: int | None) -> None:
+    nodes = [n for n in graph if (n.domain, n.op_type) == (OP_DOMAIN, OP_NAME)]
+    assert nodes
+    for layer, node in enumerate(nodes):
+        assert node.attributes["plugin_version"].as_string() == str(OP_VERSION)
+        assert node.attributes["plugin_namespace"].as_string() == "edgekv"
+        num_outputs = node.attributes["num_outputs"].as_int()
+        assert num_outputs == (4 if layer == mass_layer else 3)
+        assert num_outputs == sum(output.name != "" for output in node.outputs)
+
+
+def test_exported_nodes() -> None:
+    """Output, two pools, and in one layer the mass of the pages."""
+    options = ExportOptions(weights="fp32", kv_dtype="float32")
+    traced = trace_decoder(TEXT_MODELS["llama"](), HIDDEN, options)
+    check(traced.graph.graph, traced.mass_layer)
+
+
+@pytest.mark.parametrize("name", ["decoder.onnx", "decoder.float32-kv.onnx"])
+def test_the_demo_bundle(name: str) -> None:
+    """The graphs in the repository are as the exporter writes them."""
+    check(ir.load(DEMO / name).graph, Bundle.open(DEMO).manifest.mass_layer)
