@@ -62,7 +62,7 @@ def test_strided_pictures_are_taken() -> None:
         (np.zeros((4, 4, 3), np.float32), r"\(4, 4, 3\) float32"),
         (np.zeros((4, 4), np.uint8), r"\(4, 4\) uint8"),
         (np.zeros((4, 4, 4), np.uint8), r"\(4, 4, 4\) uint8"),
-        (np.zeros((3, 4, 4), np.uint8), r"\(3, 4, 4\) uint8"),
+        (np.zeros((3, 4, 4), np.uint8), r"\(3, 4, 4\) uint8: the channels must come last"),
         (np.zeros((0, 4, 3), np.uint8), r"\(0, 4, 3\) uint8"),
         (np.zeros((4, 0, 3), np.uint8), r"\(4, 0, 3\) uint8"),
         ([[0, 0, 0]], "list"),

@@ -88,6 +88,7 @@ def _manifest(folder: Path, kind: Kind, dtype: Any) -> Manifest:
         rotations=(Rotation(()),),
         layer_rotations=(0,),
         mass_layer=None,
+        queries=None,
         hidden_size=HIDDEN,
         vocab_size=VOCAB,
         max_context_tokens=MAX_CONTEXT,
