@@ -22,6 +22,7 @@ from edgekv import names
 from edgekv.config import KVDtype, KVGeometry, Rotation
 from edgekv.errors import BundleError
 from edgekv.export.attention import STATE, CrossModules, CrossState, PagedState, Tables
+from edgekv.export.probe import batch_of_one
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16}
 _ONNX_DTYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16}
@@ -98,7 +99,7 @@ class _PagedDecoder(torch.nn.Module):
         )
         output = self.model(
             inputs_embeds=inputs_embeds.unsqueeze(0),
-            position_ids=position_ids.unsqueeze(0),
+            position_ids=batch_of_one(position_ids),
             use_cache=False,
             logits_to_keep=logit_indices,
             **{STATE: state},
@@ -163,7 +164,7 @@ def _first_line(error: BaseException) -> str:
 def _example_inputs(geometry: KVGeometry, hidden_size: int) -> dict[str, Any]:
     return {
         names.INPUTS_EMBEDS: torch.zeros(_T, hidden_size),
-        names.POSITION_IDS: torch.arange(_T),
+        names.POSITION_IDS: _example_positions(geometry.num_rope_axes),
         names.LOGIT_INDICES: torch.arange(_N),
         names.PAGE_TABLE: _int32(_B, _M, 2 + geometry.num_rope_axes),
         names.QUERY_STARTS: _int32(_B + 1),
@@ -175,6 +176,12 @@ def _example_inputs(geometry: KVGeometry, hidden_size: int) -> dict[str, Any]:
         "key_pools": example_pools(geometry, _P),
         "value_pools": example_pools(geometry, _P),
     }
+
+
+def _example_positions(num_axes: int) -> torch.Tensor:
+    """(T,), or (A, T) on several axes, all different."""
+    positions = torch.arange(_T)
+    return positions if num_axes <= 1 else torch.arange(1, num_axes + 1)[:, None] * positions
 
 
 def _cross_inputs(geometry: KVGeometry) -> dict[str, Any]:
@@ -206,7 +213,7 @@ def _open_dims(inputs: dict[str, Any]) -> dict[str, Any]:
     computed = (names.INPUTS_EMBEDS, names.POSITION_IDS, names.LOGIT_INDICES, names.CROSS_KV_LIMITS)
     for name, value in inputs.items():
         if name in computed:
-            dims[name] = {0: _AUTO}
+            dims[name] = {value.ndim - 1 if name == names.POSITION_IDS else 0: _AUTO}
         elif isinstance(value, list):
             dims[name] = [None] * len(value)
     return dims
@@ -234,7 +241,6 @@ def _name_dims(model: ir.Model) -> None:
     """Give open dimensions the letters of the operator's document, the tracer's symbols go."""
     letters: dict[str, dict[int, str]] = {
         names.INPUTS_EMBEDS: {0: "T"},
-        names.POSITION_IDS: {0: "T"},
         names.LOGIT_INDICES: {0: "N"},
         names.PAGE_TABLE: {0: "B", 1: "M"},
         names.QUERY_STARTS: {0: "B + 1"},
@@ -253,6 +259,8 @@ def _name_dims(model: ir.Model) -> None:
         own = (value.name or "").startswith(_POOL_PREFIXES[:2])
         by_axis = letters.get(value.name or "", {0: "P" if own else "PX", 2: "S"})
         dims = list(_shape(value))
+        if value.name == names.POSITION_IDS:
+            by_axis = {len(dims) - 1: "T"}
         symbols.update({str(dims[axis]): letter for axis, letter in by_axis.items()})
         value.shape = ir.Shape([by_axis.get(axis, dim) for axis, dim in enumerate(dims)])
     for value in (value for node in model.graph for value in node.outputs):

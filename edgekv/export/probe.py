@@ -22,6 +22,7 @@ from edgekv.export.attention import STATE, CaptureState, CrossModules, LayerCall
 
 _BY_LENGTH = ("dynamic", "longrope")
 _POSITIONS = (1, 7, 101)
+_FAR = 1_000_003  # where axes differ for frequencies so slow that they look alike nearby
 _TOLERANCE = 2e-4  # of the largest number in the query; float32 angles at position 101 give 1e-5
 
 
@@ -34,11 +35,12 @@ class Probe:
     cross_calls: tuple[LayerCall, ...]  # of the cross-attention layers
     rotations: tuple[Rotation, ...]
     shiftable: bool
+    num_axes: int  # positions that the model takes for a token
 
     @property
     def num_rope_axes(self) -> int:
-        """1 when any layer rotates, else 0."""
-        return int(any(rotation.inv_freq for rotation in self.rotations))
+        """As many as positions are taken when any layer rotates, else 0."""
+        return self.num_axes if any(rotation.inv_freq for rotation in self.rotations) else 0
 
 
 def freeze_frequencies(model: Any) -> None:
@@ -63,6 +65,14 @@ def fixed_context(config: Any) -> int | None:
     return None if longest is None else int(longest)
 
 
+def num_position_axes(model: Any) -> int:
+    """How many positions a model takes for a token: 3 with M-RoPE (time, row, column), else 1."""
+    for module in model.modules():
+        if sections := getattr(module, "mrope_section", None):
+            return len(sections)
+    return 1
+
+
 def probe_attention(
     model: Any, hidden_size: int, *, forward: Any = None, cross: CrossModules | None = None
 ) -> Probe:
@@ -74,12 +84,19 @@ def probe_attention(
     generator = torch.Generator().manual_seed(0)
     embeds = torch.randn(1, 1, hidden_size, generator=generator)
     cross = cross or {}
-    states = {p: _run(forward or model, embeds, p, cross) for p in (0, *_POSITIONS)}
+    num_axes = num_position_axes(model)
+    far = (_FAR,) if num_axes > 1 else ()
+    states = {
+        p: _run(forward or model, embeds, _spread(p, num_axes), cross)
+        for p in (0, *_POSITIONS, *far)
+    }
     first = states[0]
     layers = _check_layers(first, cross)
     candidates = list(_candidates(model))
     found = [
-        _find_rotation({p: state.calls[layer].query for p, state in states.items()}, candidates)
+        _find_rotation(
+            {p: state.calls[layer].query for p, state in states.items()}, candidates, num_axes
+        )
         for layer in layers
     ]
     shiftable = all(rotation is not None for rotation in found)
@@ -89,7 +106,13 @@ def probe_attention(
         cross_calls=tuple(first.cross_calls[place] for place in range(len(cross))),
         rotations=tuple((rotation if shiftable else None) or Rotation(()) for rotation in found),
         shiftable=shiftable,
+        num_axes=num_axes,
     )
+
+
+def _spread(position: int, num_axes: int) -> tuple[int, ...]:
+    """A different position on each axis; 0 is 0 on all."""
+    return tuple(position * (axis + 1) for axis in range(num_axes))
 
 
 def _check_layers(state: CaptureState, cross: CrossModules) -> tuple[int, ...]:
@@ -111,12 +134,14 @@ def _check_layers(state: CaptureState, cross: CrossModules) -> tuple[int, ...]:
     return layers
 
 
-def _run(forward: Any, embeds: torch.Tensor, position: int, cross: CrossModules) -> CaptureState:
+def _run(
+    forward: Any, embeds: torch.Tensor, position: tuple[int, ...], cross: CrossModules
+) -> CaptureState:
     state = CaptureState(cross)
     with torch.no_grad():
         forward(
             inputs_embeds=embeds,
-            position_ids=torch.tensor([[position]]),
+            position_ids=batch_of_one(torch.tensor(position)[:, None].squeeze(0)),
             use_cache=False,
             **{STATE: state},
         )
@@ -136,18 +161,51 @@ def _candidates(model: Any) -> Iterator[Rotation]:
                 yield Rotation(inv_freq, interleaved=True)
 
 
-def _find_rotation(queries: dict[int, torch.Tensor], candidates: list[Rotation]) -> Rotation | None:
-    for rotation in candidates:
-        if all(_explains(rotation, queries[0], queries[p], p) for p in _POSITIONS):
+def batch_of_one(positions: torch.Tensor) -> torch.Tensor:
+    """Positions (T,) or (A, T) as models take them: (1, T) or (A, 1, T)."""
+    return positions.unsqueeze(positions.ndim - 1)
+
+
+def _find_rotation(
+    queries: dict[int, torch.Tensor], candidates: list[Rotation], num_axes: int
+) -> Rotation | None:
+    for candidate in candidates:
+        if 2 * len(candidate.inv_freq) > queries[0].shape[-1]:
+            continue
+        if (rotation := _explained(candidate, queries, num_axes)) is not None:
             return rotation
     return None
 
 
-def _explains(rotation: Rotation, start: torch.Tensor, turned: torch.Tensor, by: int) -> bool:
-    if 2 * len(rotation.inv_freq) > start.shape[-1]:
-        return False
-    error = (rotate(start, rotation, by) - turned).abs().max()
-    return bool(error <= _TOLERANCE * start.abs().max())
+def _explained(
+    candidate: Rotation, queries: dict[int, torch.Tensor], num_axes: int
+) -> Rotation | None:
+    """The candidate with the axis of each frequency, if it turns the queries as the model does."""
+    limit = _TOLERANCE * queries[0].abs().max()
+    near = torch.stack([_errors(candidate, queries, p, num_axes) for p in _POSITIONS]).amax(0)
+    fine = near <= limit  # (A, pairs + 1), the last for what does not turn
+    if not fine.any(0).all():
+        return None
+    if num_axes == 1:
+        return candidate
+    # Slow frequencies hardly turn nearby, on whichever axis; far away they do.
+    far = _errors(candidate, queries, _FAR, num_axes)
+    axes = torch.where(fine, far, torch.inf).argmin(0)[:-1]
+    return Rotation(candidate.inv_freq, tuple(axes.tolist()), candidate.interleaved)
+
+
+def _errors(
+    candidate: Rotation, queries: dict[int, torch.Tensor], position: int, num_axes: int
+) -> torch.Tensor:
+    """(A, pairs + 1) how far each pair is from the model's when turned by each axis's position."""
+    pairs = len(candidate.inv_freq)
+    shape, last = ((pairs, 2), 1) if candidate.interleaved else ((2, pairs), 0)
+    rows = []
+    for by in _spread(position, num_axes):
+        error = (rotate(queries[0], candidate, by) - queries[position]).abs().flatten(0, -2).amax(0)
+        rest = torch.cat([error.new_zeros(1), error[2 * pairs :]]).amax(0, keepdim=True)
+        rows.append(torch.cat([error[: 2 * pairs].reshape(shape).amax(last), rest]))
+    return torch.stack(rows)
 
 
 def rotate(states: torch.Tensor, rotation: Rotation, by: int) -> torch.Tensor:

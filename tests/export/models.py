@@ -63,6 +63,22 @@ def loud(model: Any) -> Any:
     return model
 
 
+def _vlm(kind: str, sections: list[int], **vision: Any) -> Callable[[], Any]:
+    """A model with M-RoPE: its decoder is run on embeddings, its vision tower is never."""
+
+    def build() -> Any:
+        torch.manual_seed(hash_of(kind))
+        rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
+        config = getattr(transformers, f"{kind}Config")(
+            text_config={**_COMMON, "rope_parameters": rope, "head_dim": HIDDEN // 4},
+            vision_config={"depth": 1, "num_heads": 2, **vision},
+        )
+        model_class = getattr(transformers, f"{kind}ForConditionalGeneration")
+        return loud(model_class._from_config(config, attn_implementation="eager")).eval()
+
+    return build
+
+
 _GEMMA_LAYERS = ["sliding_attention", "full_attention"]
 
 TEXT_MODELS: dict[str, Callable[[], Any]] = {
@@ -84,5 +100,8 @@ TEXT_MODELS: dict[str, Callable[[], Any]] = {
     "gpt-oss-sinks": _model("GptOss", head_dim=16, sliding_window=6, num_local_experts=2,
                             num_experts_per_tok=1, layer_types=_GEMMA_LAYERS),
     "glm-interleaved": _model("Glm", head_dim=16, partial_rotary_factor=0.5),
+    "qwen2-vl-mrope": _vlm("Qwen2VL", [2, 3, 3], embed_dim=32, hidden_size=HIDDEN),
+    "qwen3-vl-mrope-woven": _vlm("Qwen3VL", [4, 2, 2], hidden_size=32, out_hidden_size=HIDDEN,
+                                 deepstack_visual_indexes=[0]),
     "gpt2-learned-positions": _model("GPT2", n_embd=HIDDEN, n_layer=2, n_head=4, n_positions=512),
 }  # fmt: skip

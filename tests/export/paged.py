@@ -91,7 +91,7 @@ class PagedDecoder:
         total = starts[-1]
         feeds = {
             names.INPUTS_EMBEDS: np.concatenate([embeds for _, embeds in rows]),
-            names.POSITION_IDS: np.array(positions, np.int64),
+            names.POSITION_IDS: np.array(positions if self.axes <= 1 else [positions] * self.axes),
             names.LOGIT_INDICES: np.array(range(total) if logits is None else logits, np.int64),
             names.PAGE_TABLE: self._table([row for row, _ in rows]),
             names.QUERY_STARTS: np.array(starts, np.int32),
