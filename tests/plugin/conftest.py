@@ -51,6 +51,11 @@ class Build:
         return self.folder / "plugins/ort_cuda/libedgekv_ort_cuda_on_cpu.so"
 
     @property
+    def page_table_check(self) -> Path:
+        """The program that prints the page table of the C++ example."""
+        return self.folder / "plugins/examples/edgekv_page_table_check"
+
+    @property
     def plan_check(self) -> Path:
         """The program that prints launch plans."""
         return self.folder / "plugins/cuda/edgekv_plan_check"
@@ -77,6 +82,7 @@ def build(folder: Path, kernels: Path, *options: str) -> Build:
         "cmake", "-S", str(ROOT), "-B", str(folder), "-DCMAKE_BUILD_TYPE=Debug",
         "-DCMAKE_CXX_FLAGS=-Werror",
         "-DEDGEKV_TENSORRT=ON", "-DEDGEKV_ORT_CUDA=ON", "-DEDGEKV_PLUGIN_CHECK=ON",
+        "-DEDGEKV_EXAMPLES=ON",
         f"-DEDGEKV_TENSORRT_INCLUDE_DIR={tensorrt_headers()}", f"-DEDGEKV_KERNELS_DIR={kernels}",
         *options,
     ]  # fmt: skip
