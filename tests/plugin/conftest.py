@@ -76,8 +76,10 @@ def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def build(folder: Path, kernels: Path, *options: str) -> Build:
-    """Configure and build everything for a GPU, warnings being errors."""
+def build(
+    folder: Path, kernels: Path, *options: str, targets: tuple[str, ...] = ("edgekv_gpu",)
+) -> Build:
+    """Configure and build everything for a GPU, or some of it, warnings being errors."""
     configure = [
         "cmake", "-S", str(ROOT), "-B", str(folder), "-DCMAKE_BUILD_TYPE=Debug",
         "-DCMAKE_CXX_FLAGS=-Werror",
@@ -86,7 +88,7 @@ def build(folder: Path, kernels: Path, *options: str) -> Build:
         f"-DEDGEKV_TENSORRT_INCLUDE_DIR={tensorrt_headers()}", f"-DEDGEKV_KERNELS_DIR={kernels}",
         *options,
     ]  # fmt: skip
-    make = ["cmake", "--build", str(folder), "--parallel", "2", "--target", "edgekv_gpu"]
+    make = ["cmake", "--build", str(folder), "--parallel", "2", "--target", *targets]
     for command in (configure, make):
         result = run(command)
         assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
