@@ -82,7 +82,7 @@ def build(
     """Configure and build everything for a GPU, or some of it, warnings being errors."""
     configure = [
         "cmake", "-S", str(ROOT), "-B", str(folder), "-DCMAKE_BUILD_TYPE=Debug",
-        "-DCMAKE_CXX_FLAGS=-Werror",
+        "-DCMAKE_CXX_FLAGS=-Werror -O1",
         "-DEDGEKV_TENSORRT=ON", "-DEDGEKV_ORT_CUDA=ON", "-DEDGEKV_PLUGIN_CHECK=ON",
         "-DEDGEKV_EXAMPLES=ON",
         f"-DEDGEKV_TENSORRT_INCLUDE_DIR={tensorrt_headers()}", f"-DEDGEKV_KERNELS_DIR={kernels}",
