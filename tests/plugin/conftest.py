@@ -51,6 +51,11 @@ class Build:
         return self.folder / "plugins/ort_cuda/libedgekv_ort_cuda_on_cpu.so"
 
     @property
+    def page_table_check(self) -> Path:
+        """The program that prints the page table of the C++ example."""
+        return self.folder / "plugins/examples/edgekv_page_table_check"
+
+    @property
     def plan_check(self) -> Path:
         """The program that prints launch plans."""
         return self.folder / "plugins/cuda/edgekv_plan_check"
@@ -71,16 +76,19 @@ def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def build(folder: Path, kernels: Path, *options: str) -> Build:
-    """Configure and build everything for a GPU, warnings being errors."""
+def build(
+    folder: Path, kernels: Path, *options: str, targets: tuple[str, ...] = ("edgekv_gpu",)
+) -> Build:
+    """Configure and build everything for a GPU, or some of it, warnings being errors."""
     configure = [
         "cmake", "-S", str(ROOT), "-B", str(folder), "-DCMAKE_BUILD_TYPE=Debug",
-        "-DCMAKE_CXX_FLAGS=-Werror",
+        "-DCMAKE_CXX_FLAGS=-Werror -O1",
         "-DEDGEKV_TENSORRT=ON", "-DEDGEKV_ORT_CUDA=ON", "-DEDGEKV_PLUGIN_CHECK=ON",
+        "-DEDGEKV_EXAMPLES=ON",
         f"-DEDGEKV_TENSORRT_INCLUDE_DIR={tensorrt_headers()}", f"-DEDGEKV_KERNELS_DIR={kernels}",
         *options,
     ]  # fmt: skip
-    make = ["cmake", "--build", str(folder), "--parallel", "2", "--target", "edgekv_gpu"]
+    make = ["cmake", "--build", str(folder), "--parallel", "2", "--target", *targets]
     for command in (configure, make):
         result = run(command)
         assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]

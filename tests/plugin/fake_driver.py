@@ -62,6 +62,10 @@ class FakeDriver:
         self._library.fake_cuda_state.restype = ctypes.POINTER(_State)
         self._state = self._library.fake_cuda_state().contents
 
+    def emulate(self, on: bool) -> None:
+        """Whether launches compute what the kernels would."""
+        self._library.fake_cuda_emulate(int(on))
+
     def reset(self) -> None:
         """Forget what was launched."""
         self._library.fake_cuda_reset()

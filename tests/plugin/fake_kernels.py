@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,11 @@ def _kind(name: str) -> str:
 def _variant(folder: Path, kernel: str, **keys: Any) -> dict[str, Any]:
     names = [*ARGUMENTS[kernel].split(), "null", "null"]
     letters = {"fp32": "f", "i32": "i", "*i8": "p"}
-    text = " ".join([kernel, *(f"{name}:{letters[_kind(name)]}" for name in names)])
-    file = f"{kernel}.cubin"
+    made_for = [f"d={keys['head_dim']}", f"s={keys['page_size']}", f"q={keys['query_dtype']}"]
+    if keys["pool_dtype"]:
+        made_for.append(f"p={keys['pool_dtype']}")
+    text = " ".join([kernel, *made_for, *(f"{name}:{letters[_kind(name)]}" for name in names)])
+    file = "-".join([kernel, *map(str, made_for)]) + ".cubin"
     (folder / file).write_text(text)
     return {
         "kernel": kernel, "config": "", "softcap": False, "block_m": 16, "block_n": 64,
@@ -54,10 +58,14 @@ def _variant(folder: Path, kernel: str, **keys: Any) -> dict[str, Any]:
     } | keys  # fmt: skip
 
 
-def write_fake_kernels(folder: Path, head_dim: int = 64, page_size: int = 16) -> None:
-    """Fill ``folder`` with a manifest for one head size and page size, every dtype and cap."""
+def write_fake_kernels(
+    folder: Path,
+    shapes: Iterable[tuple[int, int]] = ((64, 16),),
+    archs: tuple[str, ...] = ARCHS,
+) -> None:
+    """Fill ``folder`` with a manifest for these head and page sizes, every dtype and soft cap."""
     variants = []
-    for arch, query in product(ARCHS, QUERIES):
+    for (head_dim, page_size), arch, query in product(shapes, archs, QUERIES):
         common = {"arch": arch, "head_dim": head_dim, "query_dtype": query}
         variants.append(_variant(folder, "combine", page_size=0, pool_dtype="", **common))
         for pool in POOLS:

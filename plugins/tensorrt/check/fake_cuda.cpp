@@ -1,17 +1,20 @@
 // A stand-in for libcuda.so.1: device memory is host memory, launches are written down.
 //
 // Owns: nothing that ships. Guarantees: it tells calls that may be captured into a CUDA graph (launches
-// and copies on a stream) from those that may not. A cubin for it is a text, "symbol name:p name:i …": the
-// parameters with their kinds (p pointer, i int32, f float). A real cubin is taken too, without its
-// parameters.
+// and copies on a stream) from those that may not. A cubin for it is a text, "symbol d=64 s=16 q=float16
+// p=int8 name:p name:i …": what it was compiled for, and its parameters with their kinds (p pointer,
+// i int32, f float). A real cubin is taken too, without its parameters.
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <new>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "emulate.h"
 #include "fake_cuda.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -21,19 +24,49 @@ namespace {
 struct FakeModule {
   bool real = false;
   std::string symbol;
+  edgekv::check::Constants constants;
   std::vector<std::string> parameters;  // "name:kind"
 };
 
 void read_image(const char* text, FakeModule& module) {
   std::istringstream words(text);
   words >> module.symbol;
-  for (std::string word; words >> word;) module.parameters.push_back(word);
+  edgekv::check::Constants& c = module.constants;
+  c.kernel = module.symbol;
+  for (std::string word; words >> word;) {
+    if (word.compare(0, 2, "d=") == 0) c.head_dim = std::atoi(word.c_str() + 2);
+    else if (word.compare(0, 2, "s=") == 0) c.page_size = std::atoi(word.c_str() + 2);
+    else if (word.compare(0, 2, "q=") == 0) c.query_dtype = word.substr(2);
+    else if (word.compare(0, 2, "p=") == 0) c.pool_dtype = word.substr(2);
+    else module.parameters.push_back(word);
+  }
 }
 
 FakeState g_state;
 int g_arch = 87, g_sms = 8;
 std::string g_failing;
-int g_context;  // its address is the context
+int g_context, g_stream;  // their addresses are the context and a stream
+bool g_emulate = false, g_capturing = false;
+std::vector<std::function<int()>> g_captured;  // the one graph
+
+// Does the work now, or when the graph that is being captured is launched. Now it allocates nothing, so
+// that whoever counts allocations counts none of ours.
+template <class Work>
+int enqueue(const Work& work) {
+  if (!g_capturing) return work();
+  g_captured.push_back(work);
+  return 0;
+}
+
+int compute(const FakeModule& module, const FakeLaunch& launch) {
+  const bool done = edgekv::check::emulate(module.constants, [&](const char* name) -> uint64_t {
+    for (int i = 0; i < launch.num_parameters; ++i)
+      if (std::strcmp(launch.names[i], name) == 0) return launch.parameters[i];
+    std::fprintf(stderr, "kernel %s has no parameter %s\n", launch.symbol, name);
+    std::abort();
+  });
+  return done ? 0 : 801;  // not supported
+}
 
 // 700 when the test wants this function to fail, once.
 int answer(const char* name) {
@@ -54,7 +87,51 @@ EXPORT void fake_cuda_reset() { g_state.num_launches = g_state.num_copies = g_st
 EXPORT void fake_cuda_device(int arch, int sms) { g_arch = arch, g_sms = sms; }
 EXPORT void fake_cuda_fail(const char* name) { g_failing = name; }
 
+EXPORT void fake_cuda_emulate(int on) { g_emulate = on != 0; }
+
 EXPORT int cuInit(unsigned) { return 0; }
+EXPORT int cuDeviceGet(int* device, int) {
+  *device = 0;
+  return 0;
+}
+EXPORT int cuDeviceGetName(char* name, int size, int) {
+  std::snprintf(name, size_t(size), "a stand-in");
+  return 0;
+}
+EXPORT int cuDevicePrimaryCtxRetain(void** context, int) {
+  *context = &g_context;
+  return 0;
+}
+EXPORT int cuCtxSetCurrent(void*) { return 0; }
+EXPORT int cuStreamCreate(void** stream, unsigned) {
+  *stream = &g_stream;
+  return 0;
+}
+EXPORT int cuStreamBeginCapture_v2(void*, int) {
+  g_capturing = true;
+  g_captured.clear();
+  return 0;
+}
+EXPORT int cuStreamEndCapture(void*, void** graph) {
+  g_capturing = false;
+  *graph = &g_captured;
+  return 0;
+}
+EXPORT int cuGraphInstantiateWithFlags(void** ready, void* graph, unsigned long long) {
+  *ready = graph;
+  return 0;
+}
+EXPORT int cuGraphLaunch(void*, void*) {
+  for (const std::function<int()>& work : g_captured)
+    if (const int error = work()) return error;
+  return 0;
+}
+EXPORT int cuGraphExecDestroy(void*) { return 0; }
+EXPORT int cuGraphDestroy(void*) { return 0; }
+EXPORT int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return 0;
+}
 EXPORT int cuGetErrorString(int error, const char** text) {
   *text = error == 700 ? "a fault asked for" : "no such fault";
   return 0;
@@ -111,9 +188,11 @@ EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
 EXPORT int cuStreamSynchronize(void*) { return waiting("cuStreamSynchronize"); }
 EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream) {
   if (const int error = answer("cuMemcpyDtoDAsync")) return error;
-  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
   g_state.copies[g_state.num_copies++ % 16] = {to, from, bytes, stream};
-  return 0;
+  return enqueue([to, from, bytes] {
+    std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+    return 0;
+  });
 }
 EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                           unsigned bz, unsigned shared, void* stream, void** parameters, void**) {
@@ -134,5 +213,6 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
                  sizeof(launch.names[i]) - 1);
     std::memcpy(&launch.parameters[i], parameters[i], parameter.back() == 'p' ? 8 : 4);
   }
-  return 0;
+  if (!g_emulate || made->real) return 0;
+  return enqueue([made, launch] { return compute(*made, launch); });
 }

@@ -33,4 +33,5 @@ struct FakeState {
 using FakeStateFunction = FakeState* (*)();
 using FakeResetFunction = void (*)();                       // forgets launches, copies and num_waiting
 using FakeDeviceFunction = void (*)(int arch, int sms);     // of every context; 0, 0 = no context
+using FakeEmulateFunction = void (*)(int on);               // whether launches compute, see emulate.h
 using FakeFailFunction = void (*)(const char* name);        // the next call of this function fails

@@ -51,7 +51,8 @@ FakeDriver open_fake_driver(const char* path) {
   return {find<FakeStateFunction>(library, "fake_cuda_state")(),
           find<FakeResetFunction>(library, "fake_cuda_reset"),
           find<FakeDeviceFunction>(library, "fake_cuda_device"),
-          find<FakeFailFunction>(library, "fake_cuda_fail")};
+          find<FakeFailFunction>(library, "fake_cuda_fail"),
+          find<FakeEmulateFunction>(library, "fake_cuda_emulate")};
 }
 
 Held::Held(nvinfer1::IPluginV3* made) : plugin(made) {

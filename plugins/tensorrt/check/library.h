@@ -21,6 +21,7 @@ struct FakeDriver {
   FakeResetFunction reset = nullptr;
   FakeDeviceFunction device = nullptr;
   FakeFailFunction fail = nullptr;
+  FakeEmulateFunction emulate = nullptr;
 };
 
 // The driver that EDGEKV_CUDA_DRIVER names.
