@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from edgekv.cache import ALLOCATION_BUCKETS_US
+from edgekv.cache import ALLOCATION_BUCKETS_US, CrossCounts
 from edgekv.errors import MetricsError
 from edgekv.memory import anonymous_bytes
 from edgekv.model import Model, ModelFigures
@@ -33,6 +33,8 @@ class ModelCollector:
         figures = self._model.figures()
         yield from self._pool(figures)
         yield from self._work(figures)
+        if figures.cross is not None:
+            yield from self._cross(figures.name, figures.cross)
         if (held := anonymous_bytes()) is not None:
             yield self._core.GaugeMetricFamily(
                 "edgekv_process_anonymous_bytes",
@@ -89,6 +91,25 @@ class ModelCollector:
             dropped.add_metric([name, rule], number)
         yield dropped
         yield self._allocation_times(figures)
+
+    def _cross(self, name: str, counts: CrossCounts) -> Iterator[Metric]:
+        """What cross-attention sees, in pools of its own."""
+        pages = self._core.GaugeMetricFamily(
+            "edgekv_cross_pages",
+            "Pages of inputs by state.",
+            labels=["model", "state"],
+        )
+        for state in ("free", "live", "cached"):
+            pages.add_metric([name, state], getattr(counts, state))
+        yield pages
+        for metric, text, value in (
+            ("edgekv_cross_hits", "Inputs that were found encoded.", counts.num_hits),
+            ("edgekv_cross_misses", "Inputs that were not.", counts.num_misses),
+            ("edgekv_cross_evicted_inputs", "Inputs that made way for others.", counts.num_evicted),
+        ):
+            family = self._core.CounterMetricFamily(metric, text, labels=["model"])
+            family.add_metric([name], value)
+            yield family
 
     def _allocation_times(self, figures: ModelFigures) -> Metric:
         counted, total = figures.counters, 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from edgekv.bundle import Bundle
-from edgekv.cache import CacheCounters, CrossCache, PageCache, PageCounts, Sequence
+from edgekv.cache import CacheCounters, CrossCache, CrossCounts, PageCache, PageCounts, Sequence
 from edgekv.config import KVDtype, KVGeometry, format_bytes, parse_bytes
 from edgekv.errors import BudgetError
 from edgekv.executors import (
@@ -233,6 +233,7 @@ class ModelFigures:
     geometry: KVGeometry
     counts: PageCounts
     counters: CacheCounters  # a copy
+    cross: CrossCounts | None  # None for a model without cross-attention
 
 
 class Model:
@@ -340,7 +341,11 @@ class Model:
         with self._runner.lock:
             cache = self._runner.cache
             return ModelFigures(
-                self.bundle.manifest.name, cache.geometry, cache.counts, deepcopy(cache.counters)
+                name=self.bundle.manifest.name,
+                geometry=cache.geometry,
+                counts=cache.counts,
+                counters=deepcopy(cache.counters),
+                cross=None if cache.cross is None else cache.cross.counts,
             )
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import edgekv
 from edgekv.metrics import ModelCollector, serve_metrics
+from tests.session.cross_bundle import save_cross_bundle
 
 Picture = Callable[[int], NDArray[np.uint8]]
 Samples = dict[tuple[str, ...], float]
@@ -65,6 +67,20 @@ def test_figures_are_those_of_the_model(model: edgekv.Model, picture: Picture) -
         == (now["edgekv_kv_allocation_seconds_count",])
     )
     assert now["edgekv_process_anonymous_bytes",] > 2**20
+
+
+def test_figures_of_cross_attention(model: edgekv.Model, tmp_path: Path) -> None:
+    bundle = save_cross_bundle(tmp_path / "bundle", "sounds")
+    with edgekv.load(bundle, kv_budget="64KiB", num_threads=1) as hearing:
+        with hearing.session() as session:
+            for k in (1, 2, 1):
+                session.push(np.full(999, k / 4, np.float32), 0.0)
+            now = scrape(hearing)
+        pages = [now["edgekv_cross_pages", state] for state in ("live", "cached", "free")]
+        assert pages == [1, 1, 2]
+        assert (now["edgekv_cross_hits_total",], now["edgekv_cross_misses_total",]) == (1, 2)
+        assert now["edgekv_cross_evicted_inputs_total",] == 0
+    assert not any(key[0].startswith("edgekv_cross") for key in scrape(model))
 
 
 def test_a_served_page_holds_them_until_it_is_closed(model: edgekv.Model) -> None:
