@@ -120,6 +120,8 @@ def load(
     """
     chosen = choose_device(device)
     bundle = Bundle.open(path)
+    if device == "auto" and bundle.cross is not None:
+        chosen = choose_device("cpu")  # the only one with executors for cross-attention
     geometry = bundle.geometry_for(kv_dtype)
     encoder_cache_bytes = 0 if encoder_cache == 0 else parse_bytes(encoder_cache)
     need = estimate(bundle, kv_budget, kv_dtype, cross_budget=cross_budget)
