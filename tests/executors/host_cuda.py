@@ -22,6 +22,7 @@ from edgekv.executors.signature import Signature
 from edgekv.executors.tensorrt.profiles import Dims, Profile
 
 Work = Callable[[], object]
+_DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16"}
 ALIGNMENT = 256  # of CUDA's allocations
 
 
@@ -119,6 +120,8 @@ class HostContext:
     def execute_async_v3(self, stream: int, /) -> bool:
         if self.fail or stream != self._cuda.stream:
             return False
+        if any(one.name not in self._addresses for one in self._session.get_outputs()):
+            return False  # TensorRT wants every output somewhere
         shapes, addresses = dict(self._shapes), dict(self._addresses)
         self._cuda.queue.append(lambda: self._run(shapes, addresses))
         self.num_plain_runs += 1
@@ -131,16 +134,21 @@ class HostContext:
             view = view_at(addresses[name], shapes[name], dtype)
             views.append(view)
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(view))
-        for name, (dtype, dims) in self._signature.given.items():
-            shape = shapes.get(name.replace("_out", "")) or self._result_shape(dims, shapes)
+        for one in self._session.get_outputs():
+            name, dtype = one.name, _DTYPES[one.type]
+            shape = shapes.get(name.replace("_out", "")) or self._result_shape(one, shapes)
             view = view_at(addresses[name], shape, dtype)
             views.append(view)
             binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(view))
         self._session.run_with_iobinding(binding)
 
-    def _result_shape(self, dims: Any, shapes: dict[str, Dims]) -> Dims:
-        rows = shapes[names.LOGIT_INDICES if names.LOGIT_INDICES in shapes else names.PIXEL_VALUES]
-        return (rows[0], *dims[1:])
+    def _result_shape(self, result: ort.NodeArg, shapes: dict[str, Dims]) -> Dims:
+        rows_like = {
+            names.LOGITS: names.LOGIT_INDICES,
+            names.QUERIES: names.INPUTS_EMBEDS,
+            names.IMAGE_EMBEDS: names.PIXEL_VALUES,
+        }
+        return (shapes[rows_like[result.name]][0], *result.shape[1:])
 
 
 def view_at(address: int, shape: Dims, dtype: str) -> np.ndarray[Any, Any]:

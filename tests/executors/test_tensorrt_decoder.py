@@ -26,6 +26,7 @@ from edgekv.generate import Runner
 from tests.executors.host_cuda import HostContext, HostCuda
 
 NUM_PAGES = 96
+QUERY_SIZE = 192  # of the demo model: 6 heads of 32 numbers
 
 
 @dataclass
@@ -68,6 +69,7 @@ def make(bundle: Bundle, cuda: HostCuda, released: list[str]) -> tuple[Any, Tens
         DevicePools(cuda, geometry, NUM_PAGES, page_mass=True),
         num_rope_axes=geometry.num_rope_axes,
         vocab_size=manifest.vocab_size,
+        query_size=QUERY_SIZE,
         take_error=lambda: "no reason",
         release=lambda: released.append("engine"),
     )
@@ -179,6 +181,19 @@ def test_attention_on_pages_adds_up(rig: Rig) -> None:
     assert (first > 0).all()
     assert (second[1:4] == 0).all()  # taken already
     assert second[0] > 0
+
+
+def test_queries(rig: Rig) -> None:
+    assert rig.decoder.shows_queries
+    for length in (11, 1, 1, 1):
+        shown = []
+        for decoder in (rig.decoder, rig.other):
+            runner = rig.runner(decoder)
+            append = runner.cache.open().append("text", length)
+            with runner.cache.begin_step([append]) as step:
+                shown.append(decoder.queries(embeds(rig.bundle, length, length), step.tables))
+        np.testing.assert_array_equal(*shown)
+        assert shown[0].shape == (length, QUERY_SIZE)
 
 
 def test_pages_travel(rig: Rig) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import TensorProto, helper
 
 pytest.importorskip("tensorrt_rtx_bindings", reason="pip install 'edgekv[gpu-test]'")
 
@@ -186,6 +187,20 @@ def test_a_profile_outside_the_graph_says_so() -> None:
     profile = Profile("vision", {names.PIXEL_VALUES: Range(shape, shape, shape)})
     with pytest.raises(ExecutorError, match=r"cannot build vision.onnx: .*pixel_values"):
         build_engine(graph, [profile], signature, BuildOptions(), logger=Log())
+
+
+def test_a_node_of_a_newer_opset_comes_with_advice(tmp_path: Path) -> None:
+    """As RMSNormalization is to TensorRT 10.3."""
+    shape = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
+    node = helper.make_node("NotYetKnown", ["x"], ["y"], name="norm")
+    model = helper.make_model(helper.make_graph([node], "g", [shape], [result]))
+    path = tmp_path / "decoder.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(
+        ExecutorError, match=r"node norm \(NotYetKnown\): .*; try a bundle exported with --opset 20"
+    ):
+        build_engine(path, [], Signature({}, {}), BuildOptions(), logger=Log())
 
 
 def test_no_graph_at_all(tmp_path: Path) -> None:

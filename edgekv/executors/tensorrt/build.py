@@ -18,6 +18,7 @@ from edgekv.errors import ExecutorError
 from edgekv.executors.signature import Signature, check_signature
 from edgekv.executors.tensorrt.engine_cache import Engine
 from edgekv.executors.tensorrt.profiles import Profile
+from edgekv.names import OP_NAME
 
 PhaseReport = Callable[[str, float], None]  # what is being done, and the share that is
 
@@ -138,8 +139,11 @@ def _first_refusal(parser: trt.OnnxParser) -> str:
     if not parser.num_errors:
         return "the parser gave no reason"
     error = parser.get_error(0)
-    node = f"node {error.node_name()} ({error.node_operator()}): " if error.node_name() else ""
-    return node + " ".join(error.desc().split())[:300]
+    operator, reason = error.node_operator(), " ".join(error.desc().split())[:300]
+    if not operator:
+        return reason
+    advice = "" if operator == OP_NAME else "; try a bundle exported with --opset 20"
+    return f"node {error.node_name()} ({operator}): {reason}{advice}"
 
 
 def _config(builder: trt.Builder, options: BuildOptions) -> trt.IBuilderConfig:

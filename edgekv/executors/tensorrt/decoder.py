@@ -33,6 +33,7 @@ from edgekv.executors.tensorrt.memory import Twin, choose_sharing
 from edgekv.executors.tensorrt.profiles import Dims, Profile
 from edgekv.types import StepTables
 
+_FLOAT32: np.dtype[np.generic] = np.dtype(np.float32)
 _DTYPES: dict[str, np.dtype[np.generic]] = {
     names.INPUTS_EMBEDS: np.dtype(np.float32),
     names.POSITION_IDS: np.dtype(np.int64),
@@ -69,12 +70,14 @@ class TensorRTDecoder:
         *,
         num_rope_axes: int,
         vocab_size: int,
+        query_size: int,  # Hq * D of the layer whose queries the engine shows, 0 = it shows none
         take_error: Callable[[], str],
         release: Callable[[], None],
     ) -> None:
         self._contexts, self._profiles = contexts, profiles
         self._cuda, self._pools = cuda, pools
         self._num_rope_axes, self._vocab_size = num_rope_axes, vocab_size
+        self._query_size = query_size
         self._take_error, self._release = take_error, release
         self._bound: list[Mapping[str, Dims] | None] = [None, None]  # shapes each context last ran
         self._graphs: dict[tuple[Dims, ...], Graph] = {}
@@ -84,18 +87,21 @@ class TensorRTDecoder:
         self._page_mass = names.MASS_WEIGHTS in most
         self._max_rows, self._max_columns = most[names.PAGE_TABLE][:2]
         mapped = choose_sharing(cuda.info).kind == "mapped"
-        logits_bytes = tensor_bytes(
-            (most[names.LOGIT_INDICES][0], vocab_size), np.dtype(np.float32)
-        )
+        num_tokens, num_logits = most[names.INPUTS_EMBEDS][0], most[names.LOGIT_INDICES][0]
         try:
             again = [name for name in READ_PER_LAYER if name in most]
             self._groups = (
                 (READ_ONCE, self._twin(pack(READ_ONCE, most, _DTYPES).num_bytes, mapped=mapped)),
                 (again, self._twin(pack(again, most, _DTYPES).num_bytes, mapped=False)),
             )
-            table_bytes = tensor_bytes(most[names.PAGE_TABLE], np.dtype(np.int32))
+            table_bytes = tensor_bytes(most[names.PAGE_TABLE], _DTYPES[names.PAGE_TABLE])
             self._table = self._twin(table_bytes, mapped=False)
+            logits_bytes = tensor_bytes((num_logits, vocab_size), _FLOAT32)
             self._logits = self._twin(logits_bytes, mapped=mapped)
+            self._queries: Twin | None = None
+            if query_size:
+                queries_bytes = tensor_bytes((num_tokens, query_size), _FLOAT32)
+                self._queries = self._twin(queries_bytes, mapped=mapped)
             self._table_known = False  # whether the GPU's table is the host's, byte for byte
             for context in contexts:
                 self._bind_fixed(context)
@@ -111,6 +117,8 @@ class TensorRTDecoder:
     def _bind_fixed(self, context: Context) -> None:
         """Everything that lies at one address for good."""
         fixed = {names.PAGE_TABLE: self._table.address, names.LOGITS: self._logits.address}
+        if self._queries is not None:
+            fixed[names.QUERIES] = self._queries.address
         for pool in self._pools.bindings():
             fixed[pool.source] = fixed[pool.target] = pool.address
             self._check(context.set_input_shape(pool.source, pool.shape), f"shaping {pool.source}")
@@ -128,6 +136,30 @@ class TensorRTDecoder:
         logit_indices: NDArray[np.int64],
     ) -> NDArray[np.float32]:
         """One step; see ``DecoderExecutor.run``. Raises ExecutorError when the engine fails."""
+        shape = (len(logit_indices), self._vocab_size)
+        return self._step(embeds, tables, logit_indices, self._logits, shape)
+
+    @property
+    def shows_queries(self) -> bool:
+        """Whether the engine has such an output."""
+        return self._queries is not None
+
+    def queries(self, embeds: NDArray[np.float32], tables: StepTables) -> NDArray[np.float32]:
+        """One step for its queries (T, Hq * D); see ``DecoderExecutor.queries``."""
+        if self._queries is None:
+            raise ExecutorError("this decoder shows no queries; export the model again")
+        last = np.array([len(embeds) - 1])  # an engine gives at least one row of logits
+        return self._step(embeds, tables, last, self._queries, (len(embeds), self._query_size))
+
+    def _step(
+        self,
+        embeds: NDArray[np.float32],
+        tables: StepTables,
+        logit_indices: NDArray[np.int64],
+        result: Twin,
+        result_shape: tuple[int, int],
+    ) -> NDArray[np.float32]:
+        """One step, of which ``result`` holds float32 numbers of ``result_shape``."""
         if self._closed:
             raise ExecutorError("the decoder executor is closed")
         arrays = step_feeds(
@@ -141,18 +173,18 @@ class TensorRTDecoder:
         num_tokens, num_rows = len(embeds), tables.page_table.shape[0]
         which = 0 if num_tokens == num_rows <= self._max_rows else 1
         self._profiles[which].check(shapes)
+        num_bytes = result_shape[0] * result_shape[1] * _FLOAT32.itemsize
         try:
             self._upload(arrays, shapes)
             if which == 0:
                 self._decode(shapes)
             else:
                 self._enqueue(which, shapes)
-            self._logits.download(len(logit_indices) * self._vocab_size * 4)
+            result.download(num_bytes)
         finally:
             self._cuda.synchronise()
-        size = len(logit_indices) * self._vocab_size
-        logits: NDArray[np.float32] = self._logits.host[: size * 4].view(np.float32).copy()
-        return logits.reshape(-1, self._vocab_size)
+        numbers: NDArray[np.float32] = result.host[:num_bytes].view(np.float32).copy()
+        return numbers.reshape(result_shape)
 
     def _upload(
         self, arrays: Mapping[str, NDArray[np.generic]], shapes: Mapping[str, Dims]
@@ -199,16 +231,6 @@ class TensorRTDecoder:
     def _execute(self, which: int) -> None:
         went_well = self._contexts[which].execute_async_v3(self._cuda.stream)
         self._check(went_well, "a decoder step")
-
-    @property
-    def shows_queries(self) -> bool:
-        """Never: an engine gives nothing but logits."""
-        return False
-
-    def queries(self, embeds: NDArray[np.float32], tables: StepTables) -> NDArray[np.float32]:
-        """Raises ExecutorError."""
-        del embeds, tables
-        raise ExecutorError("the TensorRT executor shows no queries")
 
     def take_mass(self, pages: NDArray[np.int32]) -> NDArray[np.float32]:
         """Attention on pages since the last call for them; they start from 0 again."""

@@ -127,6 +127,14 @@ class _Running:
         cuda.synchronise()
         return context
 
+    @property
+    def query_size(self) -> int:
+        """Hq * D of the layer whose queries the engine shows, 0 = it shows none."""
+        engine = self._engine
+        if names.QUERIES not in map(engine.get_tensor_name, range(engine.num_io_tensors)):
+            return 0
+        return int(engine.get_tensor_shape(names.QUERIES)[1])
+
     def release(self) -> None:
         """Give contexts, engine and activations back."""
         self.contexts.clear()
@@ -162,6 +170,7 @@ def open_decoder(
         pools,
         num_rope_axes=geometry.num_rope_axes,
         vocab_size=_vocab_size(signature),
+        query_size=running.query_size,
         take_error=running.log.take_error,
         release=running.release,
     )
