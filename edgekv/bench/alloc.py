@@ -197,8 +197,8 @@ def _mixed(num_events: int, num_runs: int) -> tuple[dict[str, float], dict[str, 
         )
         load = MixedLoad(ways)
         shares = np.array([load.live(TURN) for _ in range(num_events // TURN)])  # (turns, 2)
-        for mine, way in zip(times, ways, strict=True):
-            mine.append(way.times_ns)
+        times[0].append(ways[0].times_ns)
+        times[1].append(ways[1].times_ns)
     waste = 1 - shares.mean(axis=0)
     return (
         _spread(np.array(times[0]) / 1e3, float(waste[0]), ways[0].num_refused),
