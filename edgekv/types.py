@@ -55,7 +55,16 @@ class CrossTables:
 
 @dataclass(frozen=True, slots=True)
 class StepTables:
-    """Where the tokens of one step stand and what they may see: the host's side of the operator."""
+    """Where the tokens of one step stand and what they may see: the host's side of the operator.
+
+    The arrays are made for one step, are read-only, and stay as they are for as long as anybody
+    holds them: a copy to a device may still read them after the step was handed over.
+
+    An executor that keeps page-table rows on its device need not send them whole. Row b is that of
+    sequence ``row_sequences[b]``, and its entries in front of ``row_changed[b]`` are those of the
+    last step of this sequence that was committed; steps that failed in between were sent or not,
+    it makes no difference. ``executors.rows.DeviceRows`` keeps the account.
+    """
 
     position_ids: NDArray[np.int64]  # (max(A, 1), T) current positions, one row per rope axis
     page_table: NDArray[np.int32]  # (B, M, 2 + A): page id, valid tokens, shift per axis
@@ -65,6 +74,8 @@ class StepTables:
     query_indices: NDArray[np.int32]  # (T,)
     mass_weights: NDArray[np.float32] | None = None  # (B,), None = zeros: see ``DecoderExecutor``
     cross: CrossTables | None = None  # None: the model has no cross-attention
+    row_sequences: NDArray[np.int64] | None = None  # (B,) ids never used twice, None = not told
+    row_changed: NDArray[np.int32] | None = None  # (B,) entries, given with ``row_sequences``
 
 
 @dataclass(frozen=True, slots=True)

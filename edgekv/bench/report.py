@@ -134,8 +134,10 @@ def _table_of_rows(result: BenchResult) -> Table:
 
 
 def _table(result: BenchResult, figures: Sequence[str]) -> Table:
-    table = Table(title=f"bench {result.bench}", title_justify="left")
+    table = Table(title=f"bench {result.bench}", title_justify="left", caption_justify="left")
     rivals = _rivals(result)
+    if rivals:
+        table.caption = "(2x): twice edgekv's figure"
     for column in ("figure", "edgekv", *(name or "baseline" for name in rivals), "bound"):
         table.add_column(column, justify="left" if column in ("figure", "bound") else "right")
     for figure in figures:

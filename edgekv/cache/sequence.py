@@ -223,6 +223,8 @@ class Sequence:
     def abort(self, append: Append) -> None:
         """Give the append's pages back."""
         self._require_pending(append)
+        # A step that carried the append has shown them, and its tokens in the last page before.
+        self.table.changed(max(self.num_pages - 1, 0))
         self._pool.allocator.release(append.taken)
         append.state = "aborted"
         self._pending = None

@@ -16,10 +16,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgekv.cache.append import Append
 from edgekv.cache.cross import CrossCache
 from edgekv.cache.pool import PoolState
+from edgekv.cache.snapshot import Scalar
 from edgekv.errors import CacheError
 from edgekv.types import CrossTables, StepTables
 
@@ -57,6 +59,7 @@ class Step:
         for append in self.appends:
             if append.state == "pending":
                 append.sequence.commit(append)
+                append.sequence.table.seen()
 
     def abort(self) -> None:
         """The device no longer touches the step's pages: every sequence is exactly as before."""
@@ -104,21 +107,26 @@ def build_tables(
 ) -> StepTables:
     """The operator's host arrays, one row per append, all fresh and read-only."""
     rows = [append.table_rows(2 + num_rope_axes) for append in appends]
-    page_table = np.zeros((len(rows), max(map(len, rows)), 2 + num_rope_axes), dtype=np.int32)
-    page_table[:, :, 0] = -1
-    for b, row in enumerate(rows):
-        page_table[b, : len(row)] = row
+    if len(rows) == 1:
+        page_table = rows[0][None]
+    else:
+        page_table = np.zeros((len(rows), max(map(len, rows)), 2 + num_rope_axes), dtype=np.int32)
+        page_table[:, :, 0] = -1
+        for b, row in enumerate(rows):
+            page_table[b, : len(row)] = row
     query_starts = np.zeros(len(rows) + 1, dtype=np.int32)
     np.cumsum([append.num_tokens for append in appends], out=query_starts[1:])
     tables = StepTables(
-        position_ids=np.concatenate([append.positions for append in appends], axis=1),
+        position_ids=_joined([append.positions for append in appends]),
         page_table=page_table,
         query_starts=query_starts,
-        slot_mapping=np.concatenate([append.slots for append in appends]),
-        kv_limits=np.concatenate([append.kv_limits for append in appends]),
-        query_indices=np.concatenate([append.query_indices for append in appends]),
+        slot_mapping=_joined([append.slots for append in appends]),
+        kv_limits=_joined([append.kv_limits for append in appends]),
+        query_indices=_joined([append.query_indices for append in appends]),
         mass_weights=np.array([append.mass_weight for append in appends], dtype=np.float32),
         cross=None if cross is None else build_cross_tables(appends),
+        row_sequences=np.array([append.sequence.id for append in appends], dtype=np.int64),
+        row_changed=np.array([append.first_changed for append in appends], dtype=np.int32),
     )
     for part in (tables, tables.cross):
         for name in () if part is None else part.__slots__:
@@ -139,3 +147,8 @@ def build_cross_tables(appends: Collection[Append]) -> CrossTables:
     seen = [0 if source is None else source.num_states for source in sources]
     counts = [append.num_tokens for append in appends]
     return CrossTables(page_table, np.repeat(np.array(seen, dtype=np.int32), counts))
+
+
+def _joined(arrays: list[NDArray[Scalar]]) -> NDArray[Scalar]:
+    """One array along the last axis: of an append alone its own, which is never written again."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)

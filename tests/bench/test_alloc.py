@@ -7,9 +7,10 @@ from edgekv.bench.rivals import FirstFit, OrderedDictLRU
 
 
 def test_the_bench_measures_all_and_meets_its_utilisation() -> None:
-    result = alloc.run(num_batches=50, num_runs=2)
+    result = alloc.run(num_batches=50, num_runs=2, num_events=600)
     line = json.loads(to_json(result))
-    assert set(line["bounds"]) == {"allocate_64_p99_us", "utilisation"}
+    assert set(line["bounds"]) == {"allocate_64_p99_us", "utilisation", "mixed_p99_over_p50"}
+    assert line["figures"]["mixed_waste"] < 0.08 < line["baseline"]["first_fit.mixed_waste"]
     assert result.holds("utilisation")
     for rival in ("first_fit", "ordered_dict_lru"):
         assert line["baseline"][f"{rival}.allocate_64_p99_us"] > 0
