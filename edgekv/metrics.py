@@ -9,7 +9,7 @@ Does not know: how anything is counted. Needs ``prometheus-client`` (``pip insta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from edgekv.cache import ALLOCATION_BUCKETS_US, CrossCounts
@@ -33,6 +33,8 @@ class ModelCollector:
         figures = self._model.figures()
         yield from self._pool(figures)
         yield from self._work(figures)
+        yield from self._found(figures)
+        yield from self._sessions(figures)
         if figures.cross is not None:
             yield from self._cross(figures.name, figures.cross)
         if (held := anonymous_bytes()) is not None:
@@ -68,16 +70,17 @@ class ModelCollector:
     def _work(self, figures: ModelFigures) -> Iterator[Metric]:
         """What was done since the model was loaded."""
         name, counted, counter = figures.name, figures.counters, self._core.CounterMetricFamily
-        for metric, text, value in (
-            ("edgekv_kv_allocated_pages", "Pages taken by appends.", counted.allocated_pages),
-            ("edgekv_kv_forks", "Contexts forked, for questions above all.", counted.num_forks),
-            ("edgekv_kv_aborted_appends", "Appends that failed or were cancelled.",
-             counted.num_aborted),
-            ("edgekv_decoder_steps", "Steps of the decoder.", counted.num_steps),
-        ):  # fmt: skip
-            family = counter(metric, text, labels=["model"])
-            family.add_metric([name], value)
-            yield family
+        yield from self._counters(
+            name,
+            (
+                ("edgekv_kv_allocated_pages", "Pages taken by appends.", counted.allocated_pages),
+                ("edgekv_kv_forks", "Contexts forked, mostly for questions.", counted.num_forks),
+                ("edgekv_kv_aborted_appends", "Appends that came to nothing.", counted.num_aborted),
+                ("edgekv_kv_recalled_segments", "Segments that came back.",
+                 counted.inserted_segments),
+                ("edgekv_decoder_steps", "Steps of the decoder.", counted.num_steps),
+            ),
+        )  # fmt: skip
         tokens = counter("edgekv_kv_tokens", "Tokens written, by kind.", labels=["model", "kind"])
         for kind, number in sorted(counted.tokens.items()):
             tokens.add_metric([name, kind], number)
@@ -92,24 +95,66 @@ class ModelCollector:
         yield dropped
         yield self._allocation_times(figures)
 
+    def _counters(self, name: str, rows: Iterable[tuple[str, str, float]]) -> Iterator[Metric]:
+        """A counter for each (metric, text, value)."""
+        for metric, text, value in rows:
+            family = self._core.CounterMetricFamily(metric, text, labels=["model"])
+            family.add_metric([name], value)
+            yield family
+
+    def _found(self, figures: ModelFigures) -> Iterator[Metric]:
+        """What did not have to be computed again."""
+        found, encoded = figures.found, figures.encoder_cache
+        yield from self._counters(
+            figures.name,
+            (
+                ("edgekv_shared_hits", "Segments found in the pool.", found.hits),
+                ("edgekv_shared_misses", "Segments looked for and computed.", found.misses),
+                ("edgekv_shared_given_up", "Segments that made way for others.", found.given_up),
+                ("edgekv_encoder_hits", "Pictures that were not encoded again.", encoded.hits),
+                ("edgekv_encoder_misses", "Pictures that were encoded.", encoded.misses),
+            ),
+        )
+        size = self._core.GaugeMetricFamily(
+            "edgekv_encoder_cache_bytes", "Bytes of encoder outputs kept.", labels=["model"]
+        )
+        size.add_metric([figures.name], encoded.num_bytes)
+        yield size
+
+    def _sessions(self, figures: ModelFigures) -> Iterator[Metric]:
+        """Each open session, by its number."""
+        core = self._core
+        for kind, metric, text, field in (
+            (core.GaugeMetricFamily, "context_frames", "Frames in the context.",
+             "num_context_frames"),
+            (core.GaugeMetricFamily, "context_tokens", "Tokens in the context.", "num_tokens"),
+            (core.GaugeMetricFamily, "context_pages", "Pages, shared ones too.", "num_pages"),
+            (core.CounterMetricFamily, "frames", "Frames pushed.", "num_frames"),
+            (core.CounterMetricFamily, "evicted_frames", "Frames that left.",
+             "num_evicted_frames"),
+            (core.CounterMetricFamily, "questions", "Questions asked.", "num_questions"),
+        ):  # fmt: skip
+            family = kind(f"edgekv_session_{metric}", text, labels=["model", "session"])
+            for session in figures.sessions:
+                family.add_metric([figures.name, str(session.number)], getattr(session, field))
+            yield family
+
     def _cross(self, name: str, counts: CrossCounts) -> Iterator[Metric]:
         """What cross-attention sees, in pools of its own."""
         pages = self._core.GaugeMetricFamily(
-            "edgekv_cross_pages",
-            "Pages of inputs by state.",
-            labels=["model", "state"],
+            "edgekv_cross_pages", "Pages of inputs by state.", labels=["model", "state"]
         )
         for state in ("free", "live", "cached"):
             pages.add_metric([name, state], getattr(counts, state))
         yield pages
-        for metric, text, value in (
-            ("edgekv_cross_hits", "Inputs that were found encoded.", counts.num_hits),
-            ("edgekv_cross_misses", "Inputs that were not.", counts.num_misses),
-            ("edgekv_cross_evicted_inputs", "Inputs that made way for others.", counts.num_evicted),
-        ):
-            family = self._core.CounterMetricFamily(metric, text, labels=["model"])
-            family.add_metric([name], value)
-            yield family
+        yield from self._counters(
+            name,
+            (
+                ("edgekv_cross_hits", "Inputs that were found encoded.", counts.num_hits),
+                ("edgekv_cross_misses", "Inputs that were not.", counts.num_misses),
+                ("edgekv_cross_evicted_inputs", "Inputs that made way.", counts.num_evicted),
+            ),
+        )
 
     def _allocation_times(self, figures: ModelFigures) -> Metric:
         counted, total = figures.counters, 0

@@ -29,9 +29,11 @@ from edgekv.executors import (
 )
 from edgekv.generate import Runner
 from edgekv.inputs import InputEncoder, model_identity
+from edgekv.limits import num_frames
 from edgekv.memory import available_bytes
 from edgekv.saving import restore_context
 from edgekv.session import Session
+from edgekv.sharing import Member
 from edgekv.sources import create_cross_executor, cross_pages, load_sources
 from edgekv.tier.codec import TierFormat, checked_format
 from edgekv.tier.store import TierPlan, TierRecord
@@ -228,6 +230,19 @@ def _check_memory(bundle: Bundle, need: Estimate, encoder_cache_bytes: int) -> N
 
 
 @dataclass(frozen=True, slots=True)
+class SessionFigures:
+    """One open session, of the same moment as the model."""
+
+    number: int  # among all sessions since the model was loaded
+    num_context_frames: int
+    num_tokens: int
+    num_pages: int  # shared ones included
+    num_frames: int  # pushed since the session began
+    num_evicted_frames: int
+    num_questions: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFigures:
     """What a monitor reads, all of one moment."""
 
@@ -235,7 +250,22 @@ class ModelFigures:
     geometry: KVGeometry
     counts: PageCounts
     counters: CacheCounters  # a copy
+    found: IndexCounts  # segments found in the pool instead of computed
+    encoder_cache: EncoderCacheStats
     cross: CrossCounts | None  # None for a model without cross-attention
+    sessions: tuple[SessionFigures, ...]  # open ones
+
+
+def _session_figures(member: Member) -> SessionFigures:
+    return SessionFigures(
+        number=member.number,
+        num_context_frames=num_frames(member.sequence),
+        num_tokens=member.sequence.num_tokens,
+        num_pages=member.sequence.num_pages,
+        num_frames=member.record.num_frames,
+        num_evicted_frames=member.record.num_evicted_frames,
+        num_questions=member.record.num_questions,
+    )
 
 
 class Model:
@@ -347,7 +377,10 @@ class Model:
                 geometry=cache.geometry,
                 counts=cache.counts,
                 counters=deepcopy(cache.counters),
+                found=cache.index.counts,
+                encoder_cache=self._inputs.encoder_cache,
                 cross=None if cache.cross is None else cache.cross.counts,
+                sessions=tuple(map(_session_figures, self._runner.sharing.members)),
             )
 
     @property

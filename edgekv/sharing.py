@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator
 from collections.abc import Sequence as Collection
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -37,9 +38,11 @@ OnLeaving = Callable[[Sequence, NDArray[np.int64]], None]  # ids (k,) of segment
 
 
 class Record(Protocol):
-    """Where evictions are counted; exists so that a session's own record can be that place."""
+    """What a session counts; exists so that evictions are counted in the session's own record."""
 
+    num_frames: int  # pushed
     num_evicted_frames: int
+    num_questions: int
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +54,7 @@ class Member:
     limits: Limits
     priority: int  # the higher, the later it gives
     record: Record
+    number: int = -1  # of this session among all that ever joined
     busy: bool = False  # its pages are being filled: nothing can leave
     on_leaving: OnLeaving | None = None  # told before anything leaves
 
@@ -90,6 +94,7 @@ class Sharing:
     def __init__(self, cache: PageCache) -> None:
         self._cache = cache
         self._members: list[Member] = []
+        self._numbers = count()
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -104,7 +109,8 @@ class Sharing:
         return max((member.limits.reserve_pages for member in self.members), default=0)
 
     def join(self, member: Member) -> None:
-        """Count a member in, until its sequence is closed."""
+        """Count a member in, until its sequence is closed, and give it a number."""
+        member.number = next(self._numbers)
         self._members.append(member)
 
     def check_newcomer(

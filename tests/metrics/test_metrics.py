@@ -69,6 +69,26 @@ def test_figures_are_those_of_the_model(model: edgekv.Model, picture: Picture) -
     assert now["edgekv_process_anonymous_bytes",] > 2**20
 
 
+def test_what_was_found_and_each_open_session(model: edgekv.Model, picture: Picture) -> None:
+    before = scrape(model)
+    with model.session() as first, model.session() as second:
+        for session in (first, second):
+            for k in range(3):
+                session.push(picture(900 + k), float(k))
+        first.ask("What do you see?")
+        now = scrape(model)
+        numbers = sorted(key[1] for key in now if key[0] == "edgekv_session_context_frames")
+        assert len(numbers) == 2
+        assert [now["edgekv_session_frames_total", number] for number in numbers] == [3, 3]
+        assert [now["edgekv_session_questions_total", number] for number in numbers] == [1, 0]
+        pages = first.stats().pages_live
+        assert [now["edgekv_session_context_pages", number] for number in numbers] == [pages] * 2
+    grew = {name: now[name,] - before.get((name,), 0) for name, *rest in now if not rest}
+    assert grew["edgekv_shared_hits_total"] >= 3  # the second session takes what the first computed
+    assert grew["edgekv_encoder_misses_total"] == 3
+    assert not any(key[0] == "edgekv_session_frames_total" for key in scrape(model))
+
+
 def test_figures_of_cross_attention(model: edgekv.Model, tmp_path: Path) -> None:
     bundle = save_cross_bundle(tmp_path / "bundle", "sounds")
     with edgekv.load(bundle, kv_budget="64KiB", num_threads=1) as hearing:
