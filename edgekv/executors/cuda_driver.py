@@ -52,7 +52,10 @@ class CudaDriver:
     """See ``Cuda``."""
 
     def __init__(self, ordinal: int = 0) -> None:
-        _checked("cuInit", driver.cuInit(0))
+        try:
+            _checked("cuInit", driver.cuInit(0))
+        except RuntimeError as error:  # the bindings', for a library they do not find
+            raise ExecutorError(f"CUDA: no driver: {str(error).splitlines()[0]}") from error
         self._device = _checked("cuDeviceGet", driver.cuDeviceGet(ordinal))
         self._context = _checked(
             "cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(self._device)

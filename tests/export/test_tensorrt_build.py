@@ -18,7 +18,9 @@ pytest.importorskip("tensorrt_rtx_bindings", reason="pip install 'edgekv[gpu-tes
 from edgekv import names
 from edgekv.bundle import Bundle
 from edgekv.demo_bundle import demo_bundle_path
-from edgekv.errors import ExecutorError
+from edgekv.errors import BudgetError, ExecutorError
+from edgekv.executors import EngineSource, device_reports
+from edgekv.executors.cuda_driver import CudaDriver
 from edgekv.executors.signature import Signature, decoder_signature, vision_signature
 from edgekv.executors.tensorrt.engine_cache import EngineKey, cached_engine
 from edgekv.executors.tensorrt.profiles import (
@@ -29,6 +31,7 @@ from edgekv.executors.tensorrt.profiles import (
     vision_profile,
 )
 from edgekv.export.build import ExportOptions, export_bundle
+from tests.executors.host_cuda import HostCuda
 from tests.export import rtx
 from tests.export.vlm import save_vlm
 
@@ -38,9 +41,11 @@ from edgekv.executors.tensorrt.build import (  # noqa: E402 - after the stand-in
     BuildOptions,
     Log,
     build_engine,
+    load_plugins,
     network_signature,
     refused_nodes,
 )
+from edgekv.executors.tensorrt.open import provide_engine, vision_job  # noqa: E402
 
 EXPORTS = ["demo", "20-fp16", "23-int4"]
 
@@ -208,6 +213,49 @@ def test_no_graph_at_all(tmp_path: Path) -> None:
     path.write_bytes(b"not a graph")
     with pytest.raises(ExecutorError, match=r"TensorRT cannot read decoder.onnx"):
         build_engine(path, [], Signature({}, {}), BuildOptions(), logger=Log())
+
+
+def test_engines_are_provided_once_for_what_they_are_for(
+    bundle: Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the executor asks for them: by bundle, device, TensorRT and profiles; refused before the
+    build begins when it would not fit."""
+    graph, signature = bundle.vision_path, signatures(bundle)[1]
+    assert graph is not None
+    job, seen = vision_job(graph, signature), []
+
+    def provide(folder: Path, cuda: HostCuda) -> bytes:
+        source = EngineSource(
+            folder,
+            bundle.manifest.name,
+            bundle.weights_sha256,
+            bundle.manifest.weights,
+            lambda *said: seen.append(said),
+        )
+        return bytes(provide_engine(job, source, cuda))
+
+    first = provide(tmp_path, HostCuda())
+    assert {name for name, _, _ in seen} == {graph.name}
+    seen.clear()
+    assert provide(tmp_path, HostCuda()) == first
+    assert not seen
+    assert not [one for one in caplog.records if one.levelname == "WARNING"]
+    with pytest.raises(BudgetError, match=r"building the engine of vision\.onnx takes"):
+        provide(tmp_path / "other", HostCuda(limit=1000))
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_plugin_that_cannot_be_loaded(tmp_path: Path) -> None:
+    library = tmp_path / "libedgekv_tensorrt.so"
+    library.write_bytes(b"no library")
+    with pytest.raises(ExecutorError, match=r"TensorRT cannot load .*libedgekv_tensorrt.so: "):
+        load_plugins([library], Log())
+
+
+@pytest.mark.skipif(not device_reports()[0].problems, reason="there is a GPU here")
+def test_no_driver_is_one_line() -> None:
+    with pytest.raises(ExecutorError, match=r"^CUDA: [^\n]*$"):
+        CudaDriver()
 
 
 FIND_PLUGIN = """
