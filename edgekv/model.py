@@ -14,7 +14,9 @@ from types import TracebackType
 
 from edgekv.bundle import Bundle
 from edgekv.cache import CacheCounters, CrossCache, CrossCounts, PageCache, PageCounts, Sequence
+from edgekv.cache.snapshot import IndexCounts
 from edgekv.config import KVDtype, KVGeometry, format_bytes, parse_bytes
+from edgekv.encoder_cache import EncoderCacheStats
 from edgekv.errors import BudgetError
 from edgekv.executors import (
     Device,

@@ -22,7 +22,9 @@ START, FRAME, RESERVE = 5, 16, 32  # tokens: 1 page, 1 page, 3 pages
 
 @dataclass
 class Record:
+    num_frames: int = 0
     num_evicted_frames: int = 0
+    num_questions: int = 0
 
 
 class Pool:
