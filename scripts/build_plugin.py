@@ -8,6 +8,9 @@ plugins/triton/launch.md describes; ``manifest.json`` there says what a launcher
 --bundle, head dimension, page size, pool dtypes and soft cap are the bundle's. Triton keeps what it
 has compiled, so a second build is quick.
 
+With --install the libraries that launch them, too: the TensorRT plugin (where TensorRT's headers
+are) and the ONNX Runtime op, into edgekv/native, where edgekv looks for them.
+
 A device whose driver is older than Triton's own ptxas needs another one, for example for JetPack 6:
 
     pip install --target build/nvcc 'nvidia-cuda-nvcc-cu12==12.6.*'
@@ -202,8 +205,26 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--ptxas", type=Path, help="another ptxas than Triton's")
     add("--ptx-version", type=int, help="the newest PTX that ptxas reads, 85 for CUDA 12.6")
     add("--out", type=Path, default=ROOT / "build" / "cubins")
+    add("--install", action="store_true", help="build the libraries that launch them as well")
+    add("--headers", type=Path, help="folder of NvInferRuntime.h, where it is in no usual place")
     add("--jobs", type=int, default=os.cpu_count() or 1)
     return parser.parse_args(arguments)
+
+
+def install(cubins: Path, headers: Path | None) -> int:
+    """Builds the libraries with these cubins, into the package."""
+    from plugins.cuda.build_libraries import build_libraries
+
+    try:
+        libraries = build_libraries(cubins, headers)
+    except (RuntimeError, OSError) as error:
+        print(f"build_plugin.py: {error}", file=sys.stderr)
+        return 1
+    for path in libraries.built:
+        print(path)
+    for reason in libraries.left_out:
+        print(f"not built: {reason}")
+    return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -229,7 +250,7 @@ def main(arguments: list[str] | None = None) -> int:
     entries = build(jobs, options.out, max(1, min(options.jobs, len(jobs))))
     spilled = [e["file"] for e in entries if e["spill_bytes"]]
     print(f"{len(entries)} cubins in {options.out}; {len(spilled)} spill registers")
-    return 0
+    return install(options.out, options.headers) if options.install else 0
 
 
 if __name__ == "__main__":

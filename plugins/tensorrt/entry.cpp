@@ -20,7 +20,7 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
     try {
       Definition definition;
       const std::string error = !fields ? "no fields" : read(*fields, phase, definition);
-      if (error.empty()) return new Plugin(std::move(definition));
+      if (error.empty()) return new Plugin(std::move(definition), phase);
       report(error.c_str(), nullptr);
     } catch (const std::exception& fault) {
       report(fault.what(), nullptr);

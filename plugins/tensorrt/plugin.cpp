@@ -17,8 +17,8 @@ using nvinfer1::PluginTensorDesc;
 
 }  // namespace
 
-Plugin::Plugin(Definition definition)
-    : definition_(std::move(definition)), description_(describe(definition_)) {}
+Plugin::Plugin(Definition definition, nvinfer1::TensorRTPhase phase)
+    : definition_(std::move(definition)), phase_(phase), description_(describe(definition_)) {}
 
 int32_t Plugin::fail(const Message& message) const noexcept {
   report(message.text(), recorder_);
@@ -37,7 +37,8 @@ nvinfer1::IPluginCapability* Plugin::getCapabilityInterface(
 
 nvinfer1::IPluginV3* Plugin::clone() noexcept {
   try {
-    auto copy = std::make_unique<Plugin>(definition_);
+    auto copy = std::make_unique<Plugin>(definition_, phase_);
+    copy->pool_type_ = pool_type_;
     copy->places_ = places_;
     copy->launcher_ = launcher_;
     copy->recorder_ = recorder_;
@@ -123,6 +124,9 @@ int32_t Plugin::getOutputDataTypes(DataType* out, int32_t num_outputs, const Dat
                 int(num_outputs), int(wanted));
     return fail(message);
   }
+  // Without key and value, pools stand in their places, or absent inputs do and page_table comes later.
+  const bool pools_first = !presence.writes && in[cuda::kKeyPool] == DataType::kINT32;
+  pool_type_ = in[pools_first ? cuda::kKey : cuda::kKeyPool];
   for (int32_t i = 0; i < num_outputs; ++i) {
     // A node with pool outputs has every input before them, so their places are the operator's own.
     const cuda::Input model = model_of(order[i]);
@@ -166,6 +170,7 @@ bool Plugin::supportsFormatCombination(int32_t position, const DynamicPluginTens
   if (position < num_inputs) {
     const cuda::Input input = input_at(in_out, position);
     if (input == cuda::kKey || input == cuda::kValue) return desc.type == in_out[0].desc.type;
+    if (input == cuda::kKeyPool && pool_type_ != DataType::kBOOL) return desc.type == pool_type_;
     if (input == cuda::kValuePool) return desc.type == type_of(cuda::kKeyPool);
     return cuda::may_have(input, element_of(desc.type));
   }
@@ -241,6 +246,7 @@ int32_t Plugin::enqueue(const PluginTensorDesc* in, const PluginTensorDesc*, con
     return fail(message);
   }
   if (!bind(in, inputs, call, message)) return fail(message);
+  if (phase_ == nvinfer1::TensorRTPhase::kBUILD) return 0;
   cuda::Output order[cuda::kNumOutputs];
   const int32_t num_outputs = call.presence.outputs(order);
   for (int32_t i = 0; i < num_outputs; ++i) call.outputs[order[i]] = outputs[i];

@@ -24,7 +24,7 @@ class Plugin final : public nvinfer1::IPluginV3,
                      public nvinfer1::IPluginV3OneBuildV2,
                      public nvinfer1::IPluginV3OneRuntime {
  public:
-  explicit Plugin(Definition definition);
+  Plugin(Definition definition, nvinfer1::TensorRTPhase phase);
 
   // IPluginV3
   nvinfer1::IPluginCapability* getCapabilityInterface(
@@ -76,6 +76,12 @@ class Plugin final : public nvinfer1::IPluginV3,
             cuda::Message& message) const noexcept;
 
   Definition definition_;
+  // While an engine is built TensorRT may time the plugin on memory that holds nothing meaningful. Tables
+  // from there would lead the kernels anywhere, so then nothing is launched.
+  nvinfer1::TensorRTPhase phase_;
+  // What the network says the pools are, once it has asked for types; kBOOL before. A builder that may
+  // choose precisions must not choose another for the pools: it would convert them whole, each step.
+  mutable nvinfer1::DataType pool_type_ = nvinfer1::DataType::kBOOL;
   std::string description_;
   std::vector<uint8_t> bytes_;  // what getFieldsToSerialize() points to
   nvinfer1::PluginField bytes_field_;

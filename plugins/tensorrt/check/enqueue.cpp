@@ -199,6 +199,21 @@ void check_sizes(Creator& creator, const FakeDriver& fake) {
   }
 }
 
+// A builder that times the plugin gives it memory without meaning.
+void check_building(Creator& creator, const FakeDriver& fake) {
+  NodeCase node;
+  const Described d(node);
+  Running running(creator, node);
+  Held attached(running.built.runtime->attachToContext(&running.context));
+  const Memory memory(d, false);
+  CHECK("building", change_shape(attached, d) == 0);
+  fake.reset();
+  CHECK("building", attached.runtime->enqueue(d.in.data(), d.out.data(), memory.inputs.data(),
+                                              memory.outputs.data(), running.workspace.start,
+                                              Running::kStream) == 0);
+  CHECK("building", fake.state->num_launches == 0 && fake.state->num_copies == 0);
+}
+
 void check_faults(Creator& creator, const FakeDriver& fake) {
   NodeCase node;
   const Described d(node);
@@ -248,6 +263,7 @@ void check_faults(Creator& creator, const FakeDriver& fake) {
 void check_enqueue(Creator& creator, const FakeDriver& fake) {
   check_kinds(creator, fake);
   check_sizes(creator, fake);
+  check_building(creator, fake);
   check_faults(creator, fake);
   CHECK("everything is given back", fake.state->live_modules == 0 && fake.state->live_allocations == 0);
 }

@@ -55,8 +55,8 @@ void check_shapes(const std::string& where, Held& held, const Described& d) {
 }
 
 // At every place, the node's own dtype is the only one taken once the places before it are fixed, but
-// for those that are free: queries, and key pools.
-void check_formats(const std::string& where, Held& held, const Described& d) {
+// for those that are free: queries, and key pools until the network has said what they are.
+void check_formats(const std::string& where, Held& held, const Described& d, bool pools_free) {
   std::vector<nvinfer1::DynamicPluginTensorDesc> all = d.dynamic_in();
   for (const auto& desc : d.dynamic_out()) all.push_back(desc);
   for (int32_t position = 0; position < int32_t(all.size()); ++position) {
@@ -78,7 +78,7 @@ void check_formats(const std::string& where, Held& held, const Described& d) {
       const bool real = type == DataType::kFLOAT || type == DataType::kHALF || type == DataType::kBF16;
       bool wanted = type == own;
       if (input == cuda::kQuery) wanted = real;
-      if (input == cuda::kKeyPool) wanted = real || type == DataType::kINT8;
+      if (input == cuda::kKeyPool && pools_free) wanted = real || type == DataType::kINT8;
       CHECK(where + ", place " + std::to_string(position),
             taken(type, nvinfer1::TensorFormat::kLINEAR) == wanted);
     }
@@ -120,10 +120,12 @@ void check_life(Creator& creator, const NodeCase& node, bool driver) {
   CHECK(where, g_allocations > before);  // or counting them would prove nothing later
   if (!held.plugin) return;
   check_names(where, creator, held);
+  check_formats(where, held, d, true);
   check_types(where, held, d);
   check_shapes(where, held, d);
-  check_formats(where, held, d);
+  check_formats(where, held, d, false);
   Held clone(held.plugin->clone());
+  check_formats(where, clone, d, false);
   check_types(where, clone, d);
   if (driver) {
     CHECK(where, configure(clone, d) == 0);

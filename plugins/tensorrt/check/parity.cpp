@@ -91,6 +91,7 @@ double write_tolerance(DataType pool) {
 
 // A problem with the row that writes in front, and its bytes by input.
 struct Prepared {
+  Creator* creator = nullptr;
   NodeCase node;
   Problem problem;
   std::vector<int32_t> written;  // slots, one per token of the first row
@@ -223,7 +224,8 @@ void run_call(Held& held, Gpu& gpu, Prepared& r, bool apart, const std::string& 
   CHECK(where, configure(held, d) == 0);
   void* workspace = gpu.allocate(workspace_size(held, d));
   ResourceContext context;
-  Held attached(held.runtime->attachToContext(&context));
+  Held read = through_an_engine(*r.creator, held);
+  Held attached(read.runtime->attachToContext(&context));
   CHECK(where, change_shape(attached, d) == 0);
   const auto enqueue = [&] {
     CHECK(where, attached.runtime->enqueue(d.in.data(), d.out.data(), inputs.data(), outputs.data(),
@@ -271,6 +273,7 @@ double check_parity(Creator& creator, Gpu& gpu, const Supported& kind, int round
   double worst = 0.0;
   for (int round = 0; round < rounds; ++round) {
     Prepared r = prepare(random, kind);
+    r.creator = &creator;
     Held held = create_for(creator, r);
     for (const bool apart : {false, true}) {
       const std::string where = r.node.name() + ", D " + std::to_string(kind.head_dim) + " S " +
