@@ -338,6 +338,7 @@ class Session:
             embed=self._inputs.embed,
             tokenizer=self._inputs.tokenizer,
             prompt_ids=ids,
+            prompt_weight=1 / len(ids) if self._rule.needs_heat else 0.0,
             end_ids=self._inputs.end_ids,
             options=replace(options, max_new_tokens=num_new),
             began_s=began_s,

@@ -10,7 +10,7 @@ Does not know: what tokens are, which segments should leave, what executes a ste
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Collection
 from time import perf_counter_ns
 from types import TracebackType
@@ -24,7 +24,14 @@ from edgekv.cache.cross import CrossInput
 from edgekv.cache.identity import Entry
 from edgekv.cache.layout import Layout
 from edgekv.cache.pool import PoolState
-from edgekv.cache.segments import KIND_CODES, KINDS, Segment, SegmentTable, checked_label
+from edgekv.cache.segments import (
+    FRAME_CODE,
+    KIND_CODES,
+    KINDS,
+    Segment,
+    SegmentTable,
+    checked_label,
+)
 from edgekv.cache.snapshot import SequenceSnapshot, frozen
 from edgekv.cache.state import SequenceState
 from edgekv.cache.table import SHIFT, PageTable
@@ -138,6 +145,22 @@ class Sequence:
         first = np.cumsum(rows["num_pages"]) - rows["num_pages"]
         return self._pool.summaries.of(self.table.page_ids[first], rows["kind"])
 
+    def frame_pages(self, *, newest: int | None = None) -> Iterator[tuple[NDArray[np.int32], int]]:
+        """Pages (n,) and number of tokens of each frame among the ``newest`` segments, or of all,
+        the newest first."""
+        rows = self._layout.segments.rows
+        end = self.num_pages
+        for place in range(len(rows) - 1, -1 if newest is None else len(rows) - 1 - newest, -1):
+            kind, num_pages, num_tokens = rows[["kind", "num_pages", "num_tokens"]][place].item()
+            if kind == FRAME_CODE:
+                yield self.table.page_ids[end - num_pages : end], num_tokens
+            end -= num_pages
+
+    def heat(self) -> NDArray[np.float64]:
+        """(num_segments,) how much attention each segment's pages got, older use fading."""
+        rows = self._layout.segments.rows
+        return self._pool.heat.of(self.table.page_ids, rows["num_pages"])
+
     def pages_needed(self, kind: SegmentKind, num_tokens: int, *, extend: bool = False) -> int:
         """Pages that ``append`` with the same arguments would take now."""
         tail = self._tail_for(kind, num_tokens, extend=extend, index=-1)
@@ -214,6 +237,7 @@ class Sequence:
             self._found_by = None  # its last segment is not the one that is kept any more
         replaced = self._layout.grow(append)
         self._pool.summaries.forget(append.taken)
+        self._pool.heat.forget(append.taken)
         if replaced.size:
             self._pool.allocator.release(replaced)
         append.state = "committed"

@@ -46,8 +46,11 @@ class FrameSummaries:
         num_tokens: int,
     ) -> None:
         """Sum up a frame. Slots behind its last token are not looked at."""
-        tokens = values.swapaxes(1, 2).reshape(-1, self._width)[:num_tokens]
-        self._rows[pages[0]] = tokens.mean(axis=0, dtype=np.float32)
+        full, rest = divmod(num_tokens, values.shape[2])
+        total = np.add.reduce(values[:full], axis=(0, 2), dtype=np.float32)
+        if rest:
+            total += np.add.reduce(values[full, :, :rest], axis=1, dtype=np.float32)
+        self._rows[pages[0]] = total.reshape(-1) / num_tokens
 
     def forget(self, pages: NDArray[np.int32]) -> None:
         """Pages (n,) are about to hold something else."""

@@ -15,16 +15,15 @@ from edgekv.cache.retention import (
     RetentionRule,
     Watermarks,
     Window,
-    make_room,
     retention_rule,
     retention_rules,
 )
 from edgekv.cache.segments import KIND_CODES
 from edgekv.errors import ContextError, OutOfPagesError
 from tests.cache.compare import assert_same
-from tests.cache.helpers import add, frames, make_cache
+from tests.cache.helpers import add, frames, make_cache, make_room
 
-RULES = ["window", "uniform", "novelty"]
+RULES = ["window", "uniform", "novelty", "least-attended"]
 
 PAGES = st.lists(st.integers(0, 6), min_size=1, max_size=40).filter(any)
 
@@ -39,6 +38,7 @@ def table(num_pages: list[int]) -> SegmentTable:
         index=np.arange(n),
         time_s=np.arange(n) / 2,
         summaries=np.empty((n, 0), np.float32),
+        heat=np.zeros(n),
     )
 
 
@@ -232,7 +232,9 @@ def test_nothing_is_kept_before_somebody_asks() -> None:
 
 
 def test_an_unknown_rule_names_the_choices() -> None:
-    with pytest.raises(ValueError, match="one of window, uniform, novelty, keep, got 'windw'"):
+    with pytest.raises(
+        ValueError, match="one of window, uniform, novelty, least-attended, keep, got 'windw'"
+    ):
         retention_rule("windw")
 
 
