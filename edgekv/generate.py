@@ -68,6 +68,7 @@ class Runner:
         self._cross = cross
         page_size = cache.geometry.page_size
         self._chunk = max(max_step_tokens // page_size, 1) * page_size
+        cache.summaries.read_from(self._read_values)
 
     def feed(
         self,
@@ -183,16 +184,14 @@ class Runner:
         with self.lock:
             self._decoder.write_pages(pages, np.moveaxis(contents, 0, 2))
 
-    def sum_up(self, sequence: Sequence, *, newest: int | None = None) -> None:
-        """Keep a summary of each frame, or of those among the ``newest`` segments only, read from
-        its own pages. The memory for summaries is taken the first time."""
+    def _read_values(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
+        """Values (n, Hk, S, D) of pages (n,) in the layer that is summed up."""
+        layer = self.cache.summaries.layer
         with self.lock:
-            summaries = self.cache.summaries
-            summaries.keep()
-            layer = slice(summaries.layer, summaries.layer + 1)
-            for pages, num_tokens in sequence.frame_pages(newest=newest):
-                contents = self._decoder.read_pages(pages, layer)
-                summaries.put(pages, contents[0, 1], num_tokens)
+            values: NDArray[np.generic] = self._decoder.read_pages(pages, slice(layer, layer + 1))[
+                0, 1
+            ]
+        return values
 
     def abandon(self, sequence: Sequence) -> None:
         """Give a sequence's pages back at the next use of the pool. For finalizers: never waits."""

@@ -183,11 +183,14 @@ def segments_to_drop(
         num_pages = limits.cache.geometry.pages_for(num_tokens)
         ids = choose_room(sequence, num_pages, rule=rule, marks=limits.marks, num_free=num_free)
     # Text may fill its pages better than frames do: tokens can run out before pages.
+    room = limits.max_context_tokens - limits.reserve_tokens
+    if not ids.size and sequence.num_tokens + num_tokens <= room:
+        return ids
     while True:
         table = sequence.segment_table()
         left = ~np.isin(table.ids, ids)
         num_kept = int(table.num_tokens[left].sum())
-        over = num_kept + num_tokens + limits.reserve_tokens - limits.max_context_tokens
+        over = num_kept + num_tokens - room
         if over <= 0:
             return ids
         more = _choose_for_tokens(offered(sequence, rule).take(left), rule, limits, over)

@@ -276,8 +276,8 @@ class Model:
         int8) or ``exact``. Raises TierError when the file cannot be made, ValueError where there
         can be no tier (no frames, or positions that cannot move), BudgetError when the pinned
         start, one frame and the reserve do not fit beside what the other sessions cannot do
-        without, ValueError for an unknown rule or one that this model's positions or its exported graph do
-        not allow.
+        without, ValueError for an unknown rule or one that this model's positions or its exported
+        graph do not allow.
 
         With ``skip_still``, frames that show nothing new are not encoded, but at least one every so
         many seconds is (``edgekv.media.stillness``).
@@ -331,8 +331,6 @@ class Model:
             max_context_tokens=self.bundle.manifest.max_context_tokens,
             priority=priority,
         )
-        if member.rule.needs_summaries:
-            self._runner.sum_up(member.sequence)
         tier = None if record.tier is None else self._reopen(record.tier, member.sequence)
         return Session(self._runner, self._inputs, member, record, tier, gate)
 

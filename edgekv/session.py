@@ -278,8 +278,6 @@ class Session:
 
     def _count_frame(self, time_s: float) -> None:
         """Under the lock that guards the frame, so that a save from another thread sees all."""
-        if self._member.rule.needs_summaries:
-            self._runner.sum_up(self._sequence, newest=1)
         self._record.last_time_s = time_s
         self._record.num_frames += 1
 

@@ -10,7 +10,7 @@ Does not know: what tokens are, which segments should leave, what executes a ste
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from collections.abc import Sequence as Collection
 from time import perf_counter_ns
 from types import TracebackType
@@ -25,7 +25,6 @@ from edgekv.cache.identity import Entry
 from edgekv.cache.layout import Layout
 from edgekv.cache.pool import PoolState
 from edgekv.cache.segments import (
-    FRAME_CODE,
     KIND_CODES,
     KINDS,
     Segment,
@@ -141,20 +140,7 @@ class Sequence:
 
     def summaries(self) -> NDArray[np.float32]:
         """(num_segments, width) what each frame's pages say, NaN where no summary is kept."""
-        rows = self._layout.segments.rows
-        first = np.cumsum(rows["num_pages"]) - rows["num_pages"]
-        return self._pool.summaries.of(self.table.page_ids[first], rows["kind"])
-
-    def frame_pages(self, *, newest: int | None = None) -> Iterator[tuple[NDArray[np.int32], int]]:
-        """Pages (n,) and number of tokens of each frame among the ``newest`` segments, or of all,
-        the newest first."""
-        rows = self._layout.segments.rows
-        end = self.num_pages
-        for place in range(len(rows) - 1, -1 if newest is None else len(rows) - 1 - newest, -1):
-            kind, num_pages, num_tokens = rows[["kind", "num_pages", "num_tokens"]][place].item()
-            if kind == FRAME_CODE:
-                yield self.table.page_ids[end - num_pages : end], num_tokens
-            end -= num_pages
+        return self._pool.summaries.of(self.table.page_ids, self._layout.segments.rows)
 
     def heat(self) -> NDArray[np.float64]:
         """(num_segments,) how much attention each segment's pages got, older use fading."""
