@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from edgekv.cache import Append, CrossInput, PageCache, Sequence
-from edgekv.cache.segments import FRAME_CODE
 from edgekv.executors import CrossExecutor, DecoderExecutor
 from edgekv.sampling import Sampler, SamplingOptions
 from edgekv.sharing import Sharing
@@ -69,6 +68,7 @@ class Runner:
         self._cross = cross
         page_size = cache.geometry.page_size
         self._chunk = max(max_step_tokens // page_size, 1) * page_size
+        cache.summaries.read_from(self._read_values)
 
     def feed(
         self,
@@ -81,10 +81,12 @@ class Runner:
         time_s: float = float("nan"),
         positions: NDArray[np.int64] | None = None,  # (R, n) from the sequence's next position on
         advance: tuple[int, ...] = (),  # (R,) how far that one moves, given with ``positions``
+        mass_weight: float = 0.0,
     ) -> NDArray[np.float32]:
         """Append one run of tokens; logits (vocab,) of its last token. All or nothing.
 
-        Without ``positions`` tokens count up on every axis.
+        Without ``positions`` tokens count up on every axis. With a ``mass_weight`` they are one use
+        of the pages that they look at, see ``PageHeat``.
         """
         with self.lock:
             num_before = sequence.num_tokens
@@ -102,6 +104,7 @@ class Runner:
                         advance=None if own is None else move,
                         index=index,
                         time_s=time_s,
+                        mass_weight=mass_weight,
                     )
                     logits = self._step(append, embeds[start:stop])
             except BaseException:
@@ -109,7 +112,12 @@ class Runner:
                     sequence.pending.abort()
                 if sequence.num_tokens > num_before:
                     sequence.truncate(num_before)
+                if mass_weight:  # what a failed use has looked at is no part of the next one
+                    self._decoder.take_mass(np.arange(self.cache.counts.num_pages, dtype=np.int32))
                 raise
+            if mass_weight:
+                pages = sequence.table.page_ids
+                self.cache.heat.add(pages, self._decoder.take_mass(pages))
             return logits
 
     def write_source(self, states: NDArray[np.float32], source: CrossInput) -> None:
@@ -176,21 +184,14 @@ class Runner:
         with self.lock:
             self._decoder.write_pages(pages, np.moveaxis(contents, 0, 2))
 
-    def sum_up(self, sequence: Sequence, *, newest: int | None = None) -> None:
-        """Keep a summary of each frame, or of those among the ``newest`` segments only, read from
-        its own pages. The memory for summaries is taken the first time."""
+    def _read_values(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
+        """Values (n, Hk, S, D) of pages (n,) in the layer that is summed up."""
+        layer = self.cache.summaries.layer
         with self.lock:
-            segments, summaries = sequence.segment_table(), self.cache.summaries
-            summaries.keep()
-            ends = np.cumsum(segments.num_pages)
-            first = 0 if newest is None else len(segments) - newest
-            for place in range(first, len(segments)):
-                if segments.kinds[place] == FRAME_CODE:
-                    start = ends[place] - segments.num_pages[place]
-                    pages = sequence.table.page_ids[start : ends[place]]
-                    layer = slice(summaries.layer, summaries.layer + 1)
-                    contents = self._decoder.read_pages(pages, layer)
-                    summaries.put(pages, contents[0, 1], int(segments.num_tokens[place]))
+            values: NDArray[np.generic] = self._decoder.read_pages(pages, slice(layer, layer + 1))[
+                0, 1
+            ]
+        return values
 
     def abandon(self, sequence: Sequence) -> None:
         """Give a sequence's pages back at the next use of the pool. For finalizers: never waits."""
@@ -218,6 +219,7 @@ def draw_answer(
     embed: EmbedTokens,
     tokenizer: Tokenizer,
     prompt_ids: Seq[int],
+    prompt_weight: float,
     end_ids: frozenset[int],
     options: SamplingOptions,
     began_s: float,  # when the question came, as perf_counter counts
@@ -229,7 +231,7 @@ def draw_answer(
     decode_s = 0.0
     try:
         sampler, text = Sampler(options), TextStream(tokenizer, options.stop)
-        logits = runner.feed(fork, "text", embed(prompt_ids))
+        logits = runner.feed(fork, "text", embed(prompt_ids), mass_weight=prompt_weight)
         ttft_s = time.perf_counter() - began_s
         while True:
             token = sampler.pick(logits)

@@ -183,14 +183,17 @@ def segments_to_drop(
         num_pages = limits.cache.geometry.pages_for(num_tokens)
         ids = choose_room(sequence, num_pages, rule=rule, marks=limits.marks, num_free=num_free)
     # Text may fill its pages better than frames do: tokens can run out before pages.
-    table = offered(sequence, rule)
+    room = limits.max_context_tokens - limits.reserve_tokens
+    if not ids.size and sequence.num_tokens + num_tokens <= room:
+        return ids
     while True:
-        left = table.take(~np.isin(table.ids, ids))
-        num_kept = int(left.num_tokens.sum())
-        over = num_kept + num_tokens + limits.reserve_tokens - limits.max_context_tokens
+        table = sequence.segment_table()
+        left = ~np.isin(table.ids, ids)
+        num_kept = int(table.num_tokens[left].sum())
+        over = num_kept + num_tokens - room
         if over <= 0:
             return ids
-        more = _choose_for_tokens(left, rule, limits, over)
+        more = _choose_for_tokens(offered(sequence, rule).take(left), rule, limits, over)
         if not more.size:
             raise ContextError(
                 f"need {num_tokens} tokens beside the {limits.reserve_tokens} kept for a question, "

@@ -14,6 +14,7 @@ from types import TracebackType
 
 from edgekv.bundle import Bundle
 from edgekv.cache import CacheCounters, CrossCache, CrossCounts, PageCache, PageCounts, Sequence
+from edgekv.cache.retention import retention_rule
 from edgekv.cache.snapshot import IndexCounts
 from edgekv.config import KVDtype, KVGeometry, format_bytes, parse_bytes
 from edgekv.encoder_cache import EncoderCacheStats
@@ -32,6 +33,7 @@ from edgekv.executors import (
 from edgekv.generate import Runner
 from edgekv.inputs import InputEncoder, model_identity
 from edgekv.limits import num_frames
+from edgekv.media.stillness import StillnessGate
 from edgekv.memory import available_bytes
 from edgekv.saving import restore_context
 from edgekv.session import Session
@@ -295,6 +297,7 @@ class Model:
         tier: str | Path | None = None,
         tier_limit: str | int = "256MiB",
         tier_format: TierFormat = "int8",
+        skip_still: float | None = None,
     ) -> Session:
         """Open a session: its pinned start, with the instructions, is prefilled now.
 
@@ -307,20 +310,34 @@ class Model:
         earlier session left in it is gone. ``tier_format``: ``int8``, ``int4-values`` (keys stay
         int8) or ``exact``. Raises TierError when the file cannot be made, ValueError where there
         can be no tier (no frames, or positions that cannot move), BudgetError when the pinned
-        start, one
-        frame and the reserve do not fit beside what the other sessions cannot do without,
-        ValueError for an unknown rule or one that this model's positions do not allow.
+        start, one frame and the reserve do not fit beside what the other sessions cannot do
+        without, ValueError for an unknown rule or one that this model's positions or its exported
+        graph do not allow.
+
+        With ``skip_still``, frames that show nothing new are not encoded, but at least one every so
+        many seconds is (``edgekv.media.stillness``).
         """
+        if retain is None:
+            retain = self._inputs.default_retain
+        if retention_rule(retain, shiftable=self.bundle.manifest.shiftable).needs_heat:
+            self._require_mass(retain)
         return Session.open(
             self._runner,
             self._inputs,
             max_context_tokens=self.bundle.manifest.max_context_tokens,
             instructions=instructions,
-            retain=self._inputs.default_retain if retain is None else retain,
+            retain=retain,
             reserve_tokens=reserve_tokens,
             priority=priority,
+            gate=None if skip_still is None else StillnessGate(skip_still),
             tier=None if tier is None else self._request(Path(tier), tier_limit, tier_format),
         )
+
+    def _require_mass(self, retain: str) -> None:
+        if self.bundle.manifest.mass_layer is None:
+            raise ValueError(
+                f"{self.bundle.manifest.name} adds up no attention, which retain={retain!r} needs"
+            )
 
     def _request(self, path: Path, limit: str | int, tier_format: str) -> TierRequest:
         plan = self._plan_tier(parse_bytes(limit), checked_format(tier_format))
@@ -329,14 +346,18 @@ class Model:
     def _plan_tier(self, max_bytes: int, tier_format: TierFormat) -> TierPlan:
         return plan_tier(self.bundle.manifest, self._runner, self._inputs, max_bytes, tier_format)
 
-    def restore(self, path: str | Path, *, priority: int = 0) -> Session:
+    def restore(
+        self, path: str | Path, *, priority: int = 0, skip_still: float | None = None
+    ) -> Session:
         """Continue a session from the file that ``Session.save`` wrote.
 
         The next logits are bit-identical to those of the session that was saved (on the same device
         and library). The pool may have another size, as long as context and a question fit.
         Raises SessionFileError when the file is missing, damaged, of a newer format or of another
         model, BudgetError saying what would fit; nothing is taken then.
+        ``skip_still`` is no part of what was saved, nor is what ``least-attended`` knows of use.
         """
+        gate = None if skip_still is None else StillnessGate(skip_still)
         member, record = restore_context(
             path,
             self._runner,
@@ -345,10 +366,8 @@ class Model:
             max_context_tokens=self.bundle.manifest.max_context_tokens,
             priority=priority,
         )
-        if member.rule.needs_summaries:
-            self._runner.sum_up(member.sequence)
         tier = None if record.tier is None else self._reopen(record.tier, member.sequence)
-        return Session(self._runner, self._inputs, member, record, tier)
+        return Session(self._runner, self._inputs, member, record, tier, gate)
 
     def _reopen(self, record: TierRecord, sequence: Sequence) -> SessionTier:
         plan = self._plan_tier(record.max_bytes, record.format)

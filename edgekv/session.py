@@ -34,6 +34,7 @@ from edgekv.generate import Runner, draw_answer
 from edgekv.inputs import InputEncoder, content_of
 from edgekv.limits import can_take, check_fits, frame_ids, num_frames, plan_limits
 from edgekv.media.arrays import DLPackArray, host_array
+from edgekv.media.stillness import StillnessGate
 from edgekv.recall import Asked, fit
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import SessionRecord, save_context
@@ -51,6 +52,7 @@ class SessionStats:
     """Counts of one session and of the pool it shares. Pages are counted once, however shared."""
 
     num_frames: int  # pushed since the session began
+    num_still_frames: int  # of those since it was opened here, that were not encoded
     num_context_frames: int  # in the context now
     num_evicted_frames: int
     num_questions: int
@@ -86,7 +88,10 @@ class Session:
         member: Member,
         record: SessionRecord,
         tier: SessionTier | None = None,
+        gate: StillnessGate | None = None,
     ) -> None:
+        self._gate = gate
+        self._num_still_frames = 0
         self._runner = runner
         self._inputs = inputs
         self._member = member
@@ -108,6 +113,7 @@ class Session:
         reserve_tokens: int | None,
         priority: int,
         tier: TierRequest | None = None,
+        gate: StillnessGate | None = None,
     ) -> Session:
         """Check that everything fits, prefill the pinned start. See ``Model.session``."""
         rule = retention_rule(retain, shiftable=runner.cache.shiftable)
@@ -143,7 +149,7 @@ class Session:
                 sequence.close()
                 raise
         record.tier = None if opened is None else opened.record
-        return cls(runner, inputs, member, record, opened)
+        return cls(runner, inputs, member, record, opened, gate)
 
     # -- the stream -----------------------------------------------------------------------------
 
@@ -151,8 +157,11 @@ class Session:
         self,
         frame: Frame | Sound | NDArray[np.uint8] | NDArray[np.float32] | DLPackArray,
         time_s: float | None = None,
-    ) -> None:
+    ) -> bool:
         """Take in a frame: encode it, let old frames go if it needs their room, prefill it.
+
+        With ``skip_still``, a frame that shows nothing new since the newest one in the context is
+        not encoded: that one stands for this time too. Returns whether the frame was taken in.
 
         ``frame`` is a ``Frame``, or an array (height, width, 3) uint8 RGB with ``time_s`` seconds,
         of NumPy or of any library that speaks DLPack. On the CPU it is not copied; on a GPU it is,
@@ -176,11 +185,20 @@ class Session:
                 )
             if not math.isfinite(frame.time_s):
                 raise ValueError(f"a frame's time must be finite, got {frame.time_s} s")
+            look = None
+            if self._gate is not None and isinstance(frame, Frame):
+                look = self._gate.look(frame.pixels, frame.time_s)
+                if look.skip:
+                    self._count_still(frame.time_s)
+                    return False
             with self._inputs.source(frame) as source:
                 if source is None:
                     self._prefill(frame)
                 else:
                     self._look_at(source, frame)
+            if self._gate is not None and look is not None:
+                self._gate.take(look)
+            return True
 
     def _prefill(self, frame: Frame | Sound) -> None:
         """Take in a frame whose tokens join the context, computed here or found in the pool."""
@@ -260,10 +278,15 @@ class Session:
 
     def _count_frame(self, time_s: float) -> None:
         """Under the lock that guards the frame, so that a save from another thread sees all."""
-        if self._member.rule.needs_summaries:
-            self._runner.sum_up(self._sequence, newest=1)
         self._record.last_time_s = time_s
         self._record.num_frames += 1
+
+    def _count_still(self, time_s: float) -> None:
+        """The newest frame in the context stands for this time too."""
+        with self._runner.lock:
+            self._record.last_time_s = time_s
+            self._record.num_frames += 1
+            self._num_still_frames += 1
 
     @contextmanager
     def _append(
@@ -338,6 +361,7 @@ class Session:
             embed=self._inputs.embed,
             tokenizer=self._inputs.tokenizer,
             prompt_ids=ids,
+            prompt_weight=1 / len(ids) if self._member.rule.needs_heat else 0.0,
             end_ids=self._inputs.end_ids,
             options=replace(options, max_new_tokens=num_new),
             began_s=began_s,
@@ -395,7 +419,8 @@ class Session:
             record = replace(self._record, num_questions=0, tier=None)
             member = replace(self._member, sequence=self._sequence.fork(), record=record)
             sharing.join(member)
-            return Session(self._runner, self._inputs, member, record)
+            gate = None if self._gate is None else self._gate.copy()
+            return Session(self._runner, self._inputs, member, record, gate=gate)
 
     def save(self, path: str | Path) -> int:
         """Write the session to one file, from which ``Model.restore`` continues; its size in bytes.
@@ -441,6 +466,7 @@ class Session:
             num_slots = self._sequence.num_pages * self._runner.cache.geometry.page_size
             return SessionStats(
                 num_frames=self._record.num_frames,
+                num_still_frames=self._num_still_frames,
                 num_context_frames=num_frames(self._sequence),
                 num_evicted_frames=self._record.num_evicted_frames,
                 num_questions=self._record.num_questions,

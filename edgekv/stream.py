@@ -49,11 +49,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class FrameEvent:
-    """A frame has been taken into the context."""
+    """A frame has been taken into the context, or stands for nothing new (``still``)."""
 
     frame: Frame
     duration_s: float
     stats: SessionStats
+    still: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +83,11 @@ class NoticeEvent:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of a whole run. Milliseconds are those of ``push``, questions not included."""
+    """The figures of a whole run. Milliseconds are those of ``push`` for frames that were taken in,
+    questions not included."""
 
     num_frames: int
+    num_still_frames: int  # of those, not encoded
     num_bad_frames: int
     num_dropped_frames: int
     num_answers: int
@@ -149,6 +152,7 @@ class StreamRun:
         self._options = options or SamplingOptions()
         self._duration_s = duration_s
         self._latency = LatencyRecord()
+        self._num_still = 0
         self._num_answers = 0
         self._num_right = 0
         self._num_wrong = 0
@@ -222,14 +226,17 @@ class StreamRun:
 
     def _push(self, frame: Frame) -> FrameEvent:
         began = time.perf_counter()
-        self._session.push(frame)
+        taken = self._session.push(frame)
         duration_s = time.perf_counter() - began
-        self._latency.add(duration_s)
+        if taken:
+            self._latency.add(duration_s)
+        else:
+            self._num_still += 1
         self._last = frame
         stats = self._session.stats()
         if self._warm_bytes is None and stats.num_evicted_frames > self._num_evicted_before:
             self._warm_bytes = anonymous_bytes()
-        return FrameEvent(frame, duration_s, stats)
+        return FrameEvent(frame, duration_s, stats, still=not taken)
 
     def _notices(self, frame: Frame) -> Iterator[NoticeEvent]:
         source = self._source.stats()
@@ -273,7 +280,8 @@ class StreamRun:
         end_bytes = anonymous_bytes()
         source = self._source.stats()
         return Summary(
-            num_frames=self._latency.num_recorded,
+            num_frames=self._latency.num_recorded + self._num_still,
+            num_still_frames=self._num_still,
             num_bad_frames=source.num_bad_frames,
             num_dropped_frames=source.num_dropped_frames,
             num_answers=self._num_answers,

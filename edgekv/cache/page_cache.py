@@ -16,6 +16,7 @@ from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.append import Append
 from edgekv.cache.counters import CacheCounters
 from edgekv.cache.cross import CrossCache
+from edgekv.cache.heat import PageHeat
 from edgekv.cache.identity import Digest, SegmentIndex, sha256
 from edgekv.cache.layout import Layout
 from edgekv.cache.observer import CacheObserver, Observers
@@ -61,12 +62,14 @@ class PageCache:
         self.counters = CacheCounters()
         self.index = SegmentIndex(self.allocator, identity=identity, digest=digest, share=share)
         self.summaries = FrameSummaries(geometry, num_pages)
+        self.heat = PageHeat(num_pages)
         self._pool = PoolState(
             allocator=self.allocator,
             index=self.index,
             observer=self.counters,
             geometry=geometry,
             summaries=self.summaries,
+            heat=self.heat,
             max_pages=num_pages if max_pages is None else min(max_pages, num_pages),
             max_positions=max_positions,
             shiftable=shiftable,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.cross import CrossCache
+from edgekv.cache.heat import PageHeat
 from edgekv.cache.identity import SegmentIndex
 from edgekv.cache.observer import CacheObserver
 from edgekv.cache.summaries import FrameSummaries
@@ -34,6 +35,7 @@ class PoolState:
     index: SegmentIndex
     geometry: KVGeometry
     summaries: FrameSummaries
+    heat: PageHeat
     observer: CacheObserver
     max_pages: int  # most pages one sequence may hold
     max_positions: int | None  # positions must stay below, None = no limit

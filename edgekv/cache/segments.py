@@ -66,6 +66,7 @@ class SegmentTable:
     index: NDArray[np.int64]  # (n,) frame numbers, -1 = none given
     time_s: NDArray[np.float64]  # (n,) NaN = none given
     summaries: NDArray[np.float32]  # (n, width) NaN = none; width 0 for rules that need none
+    heat: NDArray[np.float64]  # (n,) how much each was looked at; zeros for rules that need none
 
     def __len__(self) -> int:
         return int(self.ids.size)
@@ -80,6 +81,7 @@ class SegmentTable:
             self.index[which],
             self.time_s[which],
             self.summaries[which],
+            self.heat[which],
         )
 
 
@@ -185,4 +187,5 @@ class SegmentList:
             rows["index"].copy(),
             rows["time_s"].copy(),
             np.empty((rows.size, 0), dtype=np.float32),
+            np.zeros(rows.size),
         )

@@ -24,7 +24,13 @@ from edgekv.cache.cross import CrossInput
 from edgekv.cache.identity import Entry
 from edgekv.cache.layout import Layout
 from edgekv.cache.pool import PoolState
-from edgekv.cache.segments import KIND_CODES, KINDS, Segment, SegmentTable, checked_label
+from edgekv.cache.segments import (
+    KIND_CODES,
+    KINDS,
+    Segment,
+    SegmentTable,
+    checked_label,
+)
 from edgekv.cache.snapshot import SequenceSnapshot, frozen
 from edgekv.cache.state import SequenceState
 from edgekv.cache.table import SHIFT, PageTable
@@ -134,9 +140,12 @@ class Sequence:
 
     def summaries(self) -> NDArray[np.float32]:
         """(num_segments, width) what each frame's pages say, NaN where no summary is kept."""
+        return self._pool.summaries.of(self.table.page_ids, self._layout.segments.rows)
+
+    def heat(self) -> NDArray[np.float64]:
+        """(num_segments,) how much attention each segment's pages got, older use fading."""
         rows = self._layout.segments.rows
-        first = np.cumsum(rows["num_pages"]) - rows["num_pages"]
-        return self._pool.summaries.of(self.table.page_ids[first], rows["kind"])
+        return self._pool.heat.of(self.table.page_ids, rows["num_pages"])
 
     def pages_needed(self, kind: SegmentKind, num_tokens: int, *, extend: bool = False) -> int:
         """Pages that ``append`` with the same arguments would take now."""
@@ -214,6 +223,7 @@ class Sequence:
             self._found_by = None  # its last segment is not the one that is kept any more
         replaced = self._layout.grow(append)
         self._pool.summaries.forget(append.taken)
+        self._pool.heat.forget(append.taken)
         if replaced.size:
             self._pool.allocator.release(replaced)
         append.state = "committed"

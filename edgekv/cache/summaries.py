@@ -1,10 +1,11 @@
 """What each frame's pages say in one vector: for retention rules that compare frames.
 
 Owns: one array with a row for every page of the pool; a frame's row is that of its first page.
-Guarantees: nothing is taken until somebody asks for summaries, and nothing grows afterwards; pages
-    that are written anew have no summary until one is put, so a stale one is never read; forks
+Guarantees: nothing is taken until somebody asks for summaries, and nothing grows afterwards; a
+    frame is read once, together with all others that came since, when a rule first looks at it;
+    pages that are written anew have no summary until then, so a stale one is never given; forks
     share rows as they share pages, because pages of a frame are never written again.
-Does not know: who reads pages, which rule compares, how.
+Does not know: where pages lie, which rule compares, how.
 
 A summary is the mean of the frame's *values* in one layer. Keys would have to be turned back by the
 position they were written at; values carry no position, whatever the model's rotation is. Measured
@@ -14,11 +15,15 @@ says what is in the picture; the first layers say how the picture looks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.segments import FRAME_CODE
 from edgekv.config import KVGeometry
+
+ReadValues = Callable[[NDArray[np.int32]], NDArray[np.generic]]  # pages (n,) -> (n, Hk, S, D)
 
 
 class FrameSummaries:
@@ -28,6 +33,7 @@ class FrameSummaries:
         self.layer = 2 * geometry.num_layers // 3  # whose values are summed up
         self._width = geometry.num_kv_heads * geometry.head_dim
         self._rows = np.empty((num_pages, 0), dtype=np.float32)
+        self._read: ReadValues | None = None
 
     @property
     def kept(self) -> bool:
@@ -39,6 +45,10 @@ class FrameSummaries:
         if not self.kept:
             self._rows = np.full((len(self._rows), self._width), np.nan, dtype=np.float32)
 
+    def read_from(self, read: ReadValues) -> None:
+        """Fill in what is missing with what ``read`` gives, from now on."""
+        self._read = read
+
     def put(
         self,
         pages: NDArray[np.int32],  # (n,) of one frame, in order
@@ -46,8 +56,11 @@ class FrameSummaries:
         num_tokens: int,
     ) -> None:
         """Sum up a frame. Slots behind its last token are not looked at."""
-        tokens = values.swapaxes(1, 2).reshape(-1, self._width)[:num_tokens]
-        self._rows[pages[0]] = tokens.mean(axis=0, dtype=np.float32)
+        full, rest = divmod(num_tokens, values.shape[2])
+        total = np.add.reduce(values[:full], axis=(0, 2), dtype=np.float32)
+        if rest:
+            total += np.add.reduce(values[full, :, :rest], axis=1, dtype=np.float32)
+        self._rows[pages[0]] = total.reshape(-1) / num_tokens
 
     def forget(self, pages: NDArray[np.int32]) -> None:
         """Pages (n,) are about to hold something else."""
@@ -56,10 +69,33 @@ class FrameSummaries:
 
     def of(
         self,
-        first_pages: NDArray[np.int32],  # (n,) of n segments
-        kinds: NDArray[np.int8],  # (n,)
+        pages: NDArray[np.int32],  # (n,) of segments, in order
+        segments: NDArray[np.void],  # (k,) stored segments; their ``num_pages`` sum to n
     ) -> NDArray[np.float32]:
-        """(n, width) summaries, a copy; NaN where there is none."""
-        rows: NDArray[np.float32] = self._rows[first_pages]
-        rows[kinds != FRAME_CODE] = np.nan
+        """(k, width) summaries, a copy; NaN for what is no frame, and where nothing can be read."""
+        num_pages = segments["num_pages"]
+        ends = np.cumsum(num_pages)
+        first, is_frame = pages[ends - num_pages], segments["kind"] == FRAME_CODE
+        if self.kept and self._read is not None:
+            missing = np.flatnonzero(np.isnan(self._rows[first, 0]) & is_frame)
+            if missing.size:
+                self._fill(pages, ends, segments, missing, self._read)
+        rows: NDArray[np.float32] = self._rows[first]
+        rows[~is_frame] = np.nan
         return rows
+
+    def _fill(
+        self,
+        pages: NDArray[np.int32],  # (n,)
+        ends: NDArray[np.int64],  # (k,) where each segment's pages end
+        segments: NDArray[np.void],  # (k,)
+        missing: NDArray[np.intp],  # which of them
+        read: ReadValues,
+    ) -> None:
+        counts = segments["num_pages"][missing]
+        own = np.repeat(ends[missing] - counts.cumsum(), counts) + np.arange(counts.sum())
+        values, start = read(pages[own]), 0
+        for place, count in zip(missing.tolist(), counts.tolist(), strict=True):
+            part = slice(start, start + count)
+            self.put(pages[own[part]], values[part], int(segments["num_tokens"][place]))
+            start += count

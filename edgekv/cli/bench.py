@@ -87,9 +87,9 @@ def accuracy(model: Path | None, clips: int, streams: int) -> int:
     "--windows",
     type=click.IntRange(min=2),
     multiple=True,
-    default=(8, 20),
+    default=(20,),
     show_default=True,
-    help="Length of the streams, in contexts; may be given several times.",
+    help="Length of the streams, in windows of 8 frames; may be given several times.",
 )
 def retention(model: Path | None, streams: int, windows: tuple[int, ...]) -> int:
     """What each retention rule still knows about the beginning of a long stream."""
@@ -98,9 +98,12 @@ def retention(model: Path | None, streams: int, windows: tuple[int, ...]) -> int
     from edgekv.demo_bundle import demo_bundle_path
 
     console = _console()
-    result = bench.run(
-        model or demo_bundle_path(), num_streams=streams, windows=windows, console=console
-    )
+    try:
+        result = bench.run(
+            model or demo_bundle_path(), num_streams=streams, windows=windows, console=console
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     return emit(result, console)
 
 

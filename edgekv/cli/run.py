@@ -112,8 +112,10 @@ def _open_session(model: Model, options: RunOptions) -> Session:
     """The session in the file it is saved to, or a new one when there is none."""
     saved, asked = options.save_to, (options.instructions, options.retain)
     if saved is None or not options.restore or not saved.exists():
-        return model.session(instructions=options.instructions, retain=options.retain)
-    session = model.restore(saved)
+        return model.session(
+            instructions=options.instructions, retain=options.retain, skip_still=options.skip_still
+        )
+    session = model.restore(saved, skip_still=options.skip_still)
     if (session.instructions, session.retain) == asked:
         return session
     session.close()

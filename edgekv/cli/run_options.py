@@ -31,6 +31,7 @@ class RunOptions:
     kv_budget: int
     kv_dtype: KVDtype | None  # None = the bundle's choice
     retain: str
+    skip_still: float | None  # seconds between frames that are encoded all the same
     instructions: str | None
     device: str
     engine_cache: Path | None  # None = in the user's cache folder
@@ -99,6 +100,12 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         default="window",
         show_default=True,
         help="Which frames stay when the window or the budget is full.",
+    ),
+    click.option(
+        "--skip-still",
+        metavar="TIME",
+        callback=duration,
+        help="Do not encode frames that show nothing new, but one at least every TIME.",
     ),
     click.option("--instructions", help="Text pinned at the start of the context."),
     click.option(

@@ -1,11 +1,11 @@
 """Runs a log through a fresh cache and compares every decision with what the log says.
 
 Guarantees: what is compared are the pages each append takes and replaces, what is left by each
-    drop and truncation, which segments a rule without summaries chooses, which cached pages are
+    drop and truncation, which segments a rule chooses that reads no pages, which cached pages are
     given up, what is found, and the counts; the first difference ends the replay and is told in one
     line.
-Does not know: pools. Rules that read keys cannot decide again; their drops are taken as logged and
-    counted.
+Does not know: pools. Rules that read keys or attention cannot decide again; their drops are taken
+    as logged and counted.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class _Replay:
         sequence = self._sequences[event.sequence]
         self.num_drops += 1
         rule = retention_rule(event.rule) if event.rule in retention_rules() else None
-        if rule is not None and not rule.needs_summaries:
+        if rule is not None and not (rule.needs_summaries or rule.needs_heat):
             table = sequence.segment_table()
             loose = table.take(table.kinds != SYSTEM_CODE)
             gone = np.isin(loose.ids, event.segments)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from edgekv.cache import PageCache, Sequence, Step
+from edgekv.cache.retention import RetentionRule, Watermarks, choose_room, rule_name
 from edgekv.config import KVGeometry
 
 PAGE_SIZE = 4
@@ -19,6 +22,15 @@ def add(cache: PageCache, sequence: Sequence, kind: Any, num_tokens: int, **opti
     step = cache.begin_step([sequence.append(kind, num_tokens, **options)])
     step.commit()
     return step
+
+
+def make_room(
+    sequence: Sequence, num_pages: int, *, rule: RetentionRule, marks: Watermarks, num_free: int
+) -> np.ndarray:
+    """Drop what ``choose_room`` chooses; the ids of what was dropped."""
+    ids = choose_room(sequence, num_pages, rule=rule, marks=marks, num_free=num_free)
+    sequence.drop(ids, rule=rule_name(rule))
+    return ids
 
 
 def frames(cache: PageCache, num_frames: int, *, num_tokens: int = 6) -> Sequence:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from edgekv.cache import PageCache, Sequence, check
-from edgekv.cache.retention import Watermarks, make_room, retention_rule, retention_rules
+from edgekv.cache.retention import Watermarks, retention_rule, retention_rules
 from edgekv.config import KVGeometry
+from tests.cache.helpers import make_room
 
 # A million take some minutes: EDGEKV_EVICTIONS=1000000 pytest tests/cache/test_endless.py
 NUM_EVICTIONS = int(os.environ.get("EDGEKV_EVICTIONS", "10000"))

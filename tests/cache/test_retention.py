@@ -15,16 +15,15 @@ from edgekv.cache.retention import (
     RetentionRule,
     Watermarks,
     Window,
-    make_room,
     retention_rule,
     retention_rules,
 )
 from edgekv.cache.segments import KIND_CODES
 from edgekv.errors import ContextError, OutOfPagesError
 from tests.cache.compare import assert_same
-from tests.cache.helpers import add, frames, make_cache
+from tests.cache.helpers import add, frames, make_cache, make_room
 
-RULES = ["window", "uniform", "novelty"]
+RULES = ["window", "uniform", "novelty", "least-attended"]
 
 PAGES = st.lists(st.integers(0, 6), min_size=1, max_size=40).filter(any)
 
@@ -39,6 +38,7 @@ def table(num_pages: list[int]) -> SegmentTable:
         index=np.arange(n),
         time_s=np.arange(n) / 2,
         summaries=np.empty((n, 0), np.float32),
+        heat=np.zeros(n),
     )
 
 
@@ -232,7 +232,9 @@ def test_nothing_is_kept_before_somebody_asks() -> None:
 
 
 def test_an_unknown_rule_names_the_choices() -> None:
-    with pytest.raises(ValueError, match="one of window, uniform, novelty, keep, got 'windw'"):
+    with pytest.raises(
+        ValueError, match="one of window, uniform, novelty, least-attended, keep, got 'windw'"
+    ):
         retention_rule("windw")
 
 
@@ -308,3 +310,27 @@ def test_pages_that_a_fork_holds_do_not_count_as_room() -> None:
 def test_impossible_marks_are_refused(high: int, low: int) -> None:
     with pytest.raises(ValueError, match=f"got low {low}, high {high}"):
         Watermarks(high, low)
+
+
+def test_frames_are_summed_up_when_a_rule_first_looks_and_read_once() -> None:
+    cache, asked = make_cache(), []
+
+    def read(pages: np.ndarray) -> np.ndarray:
+        asked.append(pages.tolist())
+        values = np.full((len(pages), 1, 4, 1), np.nan, np.float16)
+        values[:] = pages[:, None, None, None]
+        return values
+
+    cache.summaries.read_from(read)
+    sequence = frames(cache, 3)  # 3 tokens in page 0, then 6 in two pages each
+    assert sequence.summaries().shape == (4, 0)
+    assert asked == []
+    cache.summaries.keep()
+    means = [np.nan, (4 * 1 + 2 * 2) / 6, (4 * 3 + 2 * 4) / 6, (4 * 5 + 2 * 6) / 6]
+    np.testing.assert_allclose(sequence.summaries()[:, 0], means, rtol=1e-6)
+    add(cache, sequence, "text", 3)
+    add(cache, sequence, "frame", 3, index=3)
+    np.testing.assert_allclose(sequence.summaries()[:, 0], [*means, np.nan, 8], rtol=1e-6)
+    sequence.drop([2])
+    np.testing.assert_allclose(sequence.summaries()[:, 0], [*means[:2], means[3], np.nan, 8])
+    assert asked == [[1, 2, 3, 4, 5, 6], [8]]

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgekv.cache import Append, PageCache, Sequence, SequenceState, Step, check, sha256
-from edgekv.cache.retention import RetentionRule, Watermarks, make_room, retention_rule
+from edgekv.cache.retention import RetentionRule, Watermarks, retention_rule
 from edgekv.config import KVGeometry
 from edgekv.errors import CacheError, ContextError, OutOfPagesError
 from tests.cache.compare import assert_same
+from tests.cache.helpers import make_room
 from tests.cache.naive import NaiveSegment, NaiveSequence, Path
 
 KINDS = ("system", "frame", "text", "answer")

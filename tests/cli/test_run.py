@@ -267,3 +267,26 @@ def test_a_place_for_metrics_that_is_none_is_a_usage_error(
         main(["run", "--metrics", place])
     assert stopped.value.code == 2
     assert f"got '{place}'" in capsys.readouterr().err
+
+
+def test_still_frames_are_skipped_and_counted(tmp_path: Path) -> None:
+    """Five seconds of movement, then fifteen in which nothing moves."""
+    path = tmp_path / "clip.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10.0, (96, 80))
+    for k in range(200):
+        frame = np.full((80, 96, 3), 60, np.uint8)
+        cv2.circle(frame, (10 + min(k, 50), 40), 12, (40, 40, 220), -1)
+        writer.write(frame)
+    writer.release()
+    run = ("run", path, "--prompt", QUESTION, "--every", "10s", "--format", "jsonl")
+    plain, skipping = (
+        [json.loads(line) for line in done.stdout.splitlines()]
+        for done in (edgekv(*run), edgekv(*run, "--skip-still", "5s"))
+    )
+    assert plain[-1]["still_frames"] == 0
+    # 40 frames at 2 fps; of 30 still ones the first and one every five seconds are taken.
+    assert skipping[-1]["frames"] == plain[-1]["frames"] == 40
+    assert 24 <= skipping[-1]["still_frames"] <= 27
+    assert skipping[-1]["duration_s"] == plain[-1]["duration_s"]
+    times = [[a["time_s"] for a in lines if a["type"] == "answer"] for lines in (plain, skipping)]
+    assert times[0] == times[1]

@@ -92,9 +92,7 @@ def make_operator(
         attributes.freq_axes,
         attributes.rotary_interleaved,
     )
-    shape = make_shape(
-        tensors, head_dim=attributes.head_dim, softcap=attributes.softcap != 0
-    )
+    shape = make_shape(tensors, head_dim=attributes.head_dim, softcap=attributes.softcap != 0)
     device = tensors.query.device
     return Operator(node, options, shape, device, sms=sms, sizes=sizes)
 
@@ -132,10 +130,9 @@ def compare(
     expected = oracle.paged_attention(call.attributes, inputs)
     return Difference(
         output=largest_difference(tensors.output, expected.output),
-        mass=largest_difference(tensors.page_mass, expected.page_mass) / largest(expected.page_mass),
-        written=all(
-            same(getattr(tensors, name), getattr(expected, name)) for name in WRITTEN
-        ),
+        mass=largest_difference(tensors.page_mass, expected.page_mass)
+        / largest(expected.page_mass),
+        written=all(same(getattr(tensors, name), getattr(expected, name)) for name in WRITTEN),
         num_splits=plan.num_splits,
     )
 
@@ -177,5 +174,3 @@ def same(tensor: torch.Tensor | None, expected: np.ndarray | None) -> bool:
     else:
         wanted = torch.from_numpy(expected)
     return bool(np.array_equal(got.numpy(), wanted.numpy(), equal_nan=True))
-
-

@@ -15,7 +15,12 @@ CASES = Path(__file__).parents[2] / "plugins" / "triton" / "launch_cases.json"
 BLOCKS = Blocks(16, 64, 64, 64, 16, 64)
 SIZES = st.builds(Sizes, st.integers(0, 3000), st.integers(0, 70), st.integers(0, 5000))
 NODES = st.sampled_from(
-    [Node(9, 3, 64, 16), Node(32, 8, 128, 16, page_mass=True), Node(71, 1, 64, 32), Node(8, 8, 80, 16)]
+    [
+        Node(9, 3, 64, 16),
+        Node(32, 8, 128, 16, page_mass=True),
+        Node(71, 1, 64, 32),
+        Node(8, 8, 80, 16),
+    ]
 )
 
 

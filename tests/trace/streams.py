@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from edgekv.cache import PageCache, Sequence
-from edgekv.cache.retention import Watermarks, make_room, retention_rule
+from edgekv.cache.retention import Watermarks, retention_rule
 from edgekv.config import KVGeometry
 from edgekv.trace import TraceWriter
+from tests.cache.helpers import make_room
 
 FRAME_PAGES = 5
 MARKS = Watermarks(3 + 20 * FRAME_PAGES, 3 + 16 * FRAME_PAGES)  # at most 20 frames

@@ -1,6 +1,6 @@
 """Which segments leave when a sequence is full: small rules, looked up by name.
 
-Owns: the rule protocol, the list of rules, and ``make_room``, which applies one to a sequence.
+Owns: the rule protocol, the list of rules, and ``choose_room``, which asks one about a sequence.
 Guarantees: system segments are never offered to a rule; when room cannot be made nothing is
     dropped.
 Does not know: what frames show. A new rule is one file here, one line in ``_RULES`` and one line in
@@ -8,8 +8,9 @@ Does not know: what frames show. A new rule is one file here, one line in ``_RUL
 """
 
 from edgekv.cache.retention.keep import Keep
+from edgekv.cache.retention.least_attended import LeastAttended
 from edgekv.cache.retention.novelty import Novelty
-from edgekv.cache.retention.room import Watermarks, choose_room, make_room, offered
+from edgekv.cache.retention.room import Watermarks, choose_room, offered
 from edgekv.cache.retention.rules import (
     RetentionRule,
     retain_choices,
@@ -22,13 +23,13 @@ from edgekv.cache.retention.window import Window
 
 __all__ = [
     "Keep",
+    "LeastAttended",
     "Novelty",
     "RetentionRule",
     "Uniform",
     "Watermarks",
     "Window",
     "choose_room",
-    "make_room",
     "offered",
     "retain_choices",
     "retention_rule",

@@ -19,6 +19,7 @@ class Keep:
     """Refuses to choose."""
 
     needs_summaries = False
+    needs_heat = False
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """Nothing for nothing; otherwise raises ContextError."""

@@ -26,29 +26,29 @@ class Novelty:
     """
 
     needs_summaries = True
+    needs_heat = False
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """From the past, one after another, the most redundant frame."""
-        known = ~np.isnan(segments.summaries).any(axis=1) & (segments.summaries.shape[1] > 0)
-        norms = np.linalg.norm(segments.summaries, axis=1)  # (n,) NaN = no summary
-        unit = segments.summaries / np.maximum(norms, np.finfo(np.float32).tiny)[:, None]
-        unit[~known] = 0
-        away = np.maximum(1 - unit @ unit.T, 0).astype(np.float64)  # (n, n) distances
-        away[:, ~known] = np.inf
+        vectors, gaps = segments.summaries, Gaps(segments.ids)
+        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))  # (n,)
+        known = norms > 0  # no summary: NaN, or 0 where none are kept
+        scale = np.where(known, norms, np.inf)
+        away = 1 - vectors @ vectors.T / (scale[:, None] * scale)  # (n, n) distances
         np.fill_diagonal(away, np.inf)
-        nearest = away.argmin(axis=1)  # (n,)
-        scores = np.full(len(segments), -1.0)
-        rows, gaps = np.flatnonzero(known), Gaps(segments.ids)
+        away[:, ~known] = np.inf
+        away[~known] = 0
+        norms[~known] = 0
+        unknown, scores = -(~known).astype(np.float64), np.empty(len(segments))
 
-        def rate(which: NDArray[np.intp]) -> None:
-            nearest[which] = away[which].argmin(axis=1)
-            scores[which] = away[which, nearest[which]] * norms[which] * gaps.widths[which]
+        def rate() -> None:
+            nearest = np.maximum(away.min(axis=1, initial=np.inf), 0)
+            scores[:] = nearest * norms * gaps.widths + unknown
 
         def forget(place: int) -> None:
             away[:, place] = np.inf
-            changed = known & (nearest == place)
-            changed[gaps.close_up(place)] = True
-            rate(np.flatnonzero(changed & known))
+            gaps.close_up(place)
+            rate()
 
-        rate(rows)
+        rate()
         return thin_out(segments, num_pages, scores, forget)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.retention.rules import rule_name
 from edgekv.cache.segments import SYSTEM_CODE, SegmentTable
 from edgekv.errors import ContextError, OutOfPagesError
 
@@ -47,16 +46,11 @@ class Watermarks:
 def offered(sequence: Sequence, rule: RetentionRule) -> SegmentTable:
     """All segments of a sequence, with the columns that ``rule`` reads."""
     table = sequence.segment_table()
-    return replace(table, summaries=sequence.summaries()) if rule.needs_summaries else table
-
-
-def make_room(
-    sequence: Sequence, num_pages: int, *, rule: RetentionRule, marks: Watermarks, num_free: int
-) -> NDArray[np.int64]:
-    """Drop what ``choose_room`` chooses: (k,) ids of dropped segments."""
-    ids = choose_room(sequence, num_pages, rule=rule, marks=marks, num_free=num_free)
-    sequence.drop(ids, rule=rule_name(rule))
-    return ids
+    if rule.needs_summaries:
+        table = replace(table, summaries=sequence.summaries())
+    if rule.needs_heat:
+        table = replace(table, heat=sequence.heat())
+    return table
 
 
 def choose_room(
@@ -67,6 +61,8 @@ def choose_room(
     They must fit under the high mark (ContextError if they cannot), and into the pool, which has
     ``num_free`` free pages (OutOfPagesError). Dropping to the low mark is tried, never required.
     """
+    if num_pages <= num_free and not marks.excess(sequence.num_pages, num_pages):
+        return np.empty(0, dtype=np.int64)
     table = offered(sequence, rule)
     loose = np.flatnonzero(table.kinds != SYSTEM_CODE)
     droppable = int(table.num_pages[loose].sum())

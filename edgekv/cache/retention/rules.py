@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.retention.keep import Keep
+from edgekv.cache.retention.least_attended import LeastAttended
 from edgekv.cache.retention.novelty import Novelty
 from edgekv.cache.retention.uniform import Uniform
 from edgekv.cache.retention.window import Window
@@ -25,6 +26,11 @@ class RetentionRule(Protocol):
     @property
     def needs_summaries(self) -> bool:
         """Whether ``choose`` reads ``segments.summaries``; otherwise none are computed."""
+        ...
+
+    @property
+    def needs_heat(self) -> bool:
+        """Whether ``choose`` reads ``segments.heat``; otherwise no attention is added up."""
         ...
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
@@ -40,6 +46,7 @@ _RULES: dict[str, Callable[[], RetentionRule]] = {
     "window": Window,
     "uniform": Uniform,
     "novelty": Novelty,
+    "least-attended": LeastAttended,
 }
 
 

@@ -29,26 +29,24 @@ class Gaps:
 
     def __init__(self, ids: NDArray[np.int64]) -> None:
         n = len(ids)
-        self._ids = ids
-        self._before, self._after = np.arange(-1, n - 1), np.arange(1, n + 1)
+        # Lists, as they are read one number at a time.
+        self._ids: list[int] = ids.tolist()
+        self._before, self._after = list(range(-1, n - 1)), list(range(1, n + 1))
         self.widths = np.full(n, _ENDLESS)  # (n,)
         self.widths[1:-1] = ids[2:] - ids[:-2]
 
-    def close_up(self, place: int) -> NDArray[np.intp]:
-        """``place`` leaves: (0 to 2,) the segments beside it, whose gaps are wider now."""
-        n, left, right = len(self._ids), int(self._before[place]), int(self._after[place])
+    def close_up(self, place: int) -> None:
+        """``place`` leaves: the gaps of the segments beside it are wider now."""
+        n, left, right = len(self._ids), self._before[place], self._after[place]
         if left >= 0:
             self._after[left] = right
         if right < n:
             self._before[right] = left
-        beside = [i for i in (left, right) if 0 <= i < n]
-        for i in beside:
-            before, after = int(self._before[i]), int(self._after[i])
-            if before >= 0 and after < n:
-                self.widths[i] = self._ids[after] - self._ids[before]
-            else:
-                self.widths[i] = _ENDLESS
-        return np.array(beside, dtype=np.intp)
+        for i in (left, right):
+            if 0 <= i < n:
+                before, after = self._before[i], self._after[i]
+                inside = before >= 0 and after < n
+                self.widths[i] = self._ids[after] - self._ids[before] if inside else _ENDLESS
 
 
 def num_recent(num_segments: int) -> int:
@@ -63,18 +61,22 @@ def thin_out(
     forget: Callable[[int], None],
 ) -> NDArray[np.int64]:
     """(k,) ascending indices: from the past leaves what scores lowest (of equals the oldest) until
-    ``num_pages`` are given back. ``forget(i)`` is called after each and may change ``scores``."""
+    ``num_pages`` are given back. ``forget(i)`` is called after each and may change ``scores``, none
+    of which is NaN."""
     num_past = len(segments) - num_recent(len(segments))
     able = segments.num_pages > 0  # pages that forks hold too come free only with the forks
     able[num_past:] = False
     gone = np.zeros(len(segments), dtype=np.bool_)
-    missing = num_pages
-    while missing > 0 and able.any():
-        candidates = np.flatnonzero(able)
-        lowest = int(candidates[scores[candidates].argmin()])
+    missing, num_able = num_pages, np.count_nonzero(able)
+    while missing > 0 and num_able:
+        lowest = int(np.where(able, scores, np.inf).argmin())
+        if not able[lowest]:  # all that are able have endless scores
+            lowest = int(able.argmax())
         able[lowest], gone[lowest] = False, True
+        num_able -= 1
         missing -= int(segments.num_pages[lowest])
         forget(lowest)
-    left = np.flatnonzero(~gone)
-    gone[left[Window().choose(segments.take(left), missing)]] = True
+    if missing > 0:
+        left = np.flatnonzero(~gone)
+        gone[left[Window().choose(segments.take(left), missing)]] = True
     return np.flatnonzero(gone)

@@ -18,12 +18,9 @@ class Uniform:
     """Drops whatever leaves the smallest gap behind."""
 
     needs_summaries = False
+    needs_heat = False
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """From the past, one after another, the segment whose neighbours stand closest."""
         gaps = Gaps(segments.ids)
-
-        def forget(place: int) -> None:
-            gaps.close_up(place)
-
-        return thin_out(segments, num_pages, gaps.widths, forget)
+        return thin_out(segments, num_pages, gaps.widths, gaps.close_up)

@@ -17,6 +17,7 @@ class Window:
     """Drops the oldest segments until enough pages are given back."""
 
     needs_summaries = False
+    needs_heat = False
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """The shortest prefix that gives ``num_pages`` pages back."""
