@@ -33,6 +33,7 @@ class ModelCollector:
         figures = self._model.figures()
         yield from self._pool(figures)
         yield from self._work(figures)
+        yield from self._found(figures)
         if figures.cross is not None:
             yield from self._cross(figures.name, figures.cross)
         if (held := anonymous_bytes()) is not None:
@@ -110,6 +111,34 @@ class ModelCollector:
             family = self._core.CounterMetricFamily(metric, text, labels=["model"])
             family.add_metric([name], value)
             yield family
+
+    def _found(self, figures: ModelFigures) -> Iterator[Metric]:
+        """What came of looking before computing."""
+        name, shared, encoded = figures.name, figures.shared, figures.encoder_cache
+        counter = self._core.CounterMetricFamily
+        for metric, text, results in (
+            ("edgekv_kv_lookups", "Segments looked for in the pool.",
+             {"hit": shared.hits, "miss": shared.misses}),
+            ("edgekv_encoder_lookups", "Pictures looked for among encoder outputs.",
+             {"hit": encoded.hits, "miss": encoded.misses}),
+        ):  # fmt: skip
+            family = counter(metric, text, labels=["model", "result"])
+            for result, value in results.items():
+                family.add_metric([name, result], value)
+            yield family
+        for metric, text, value in (
+            ("edgekv_kv_given_up_segments", "Cached segments whose pages were needed.",
+             shared.given_up),
+            ("edgekv_encoder_evictions", "Encoder outputs that made way.", encoded.evictions),
+        ):  # fmt: skip
+            family = counter(metric, text, labels=["model"])
+            family.add_metric([name], value)
+            yield family
+        held = self._core.GaugeMetricFamily(
+            "edgekv_encoder_cache_bytes", "Bytes of encoder outputs.", labels=["model"]
+        )
+        held.add_metric([name], encoded.num_bytes)
+        yield held
 
     def _allocation_times(self, figures: ModelFigures) -> Metric:
         counted, total = figures.counters, 0

@@ -13,8 +13,17 @@ from pathlib import Path
 from types import TracebackType
 
 from edgekv.bundle import Bundle
-from edgekv.cache import CacheCounters, CrossCache, CrossCounts, PageCache, PageCounts, Sequence
+from edgekv.cache import (
+    CacheCounters,
+    CrossCache,
+    CrossCounts,
+    IndexCounts,
+    PageCache,
+    PageCounts,
+    Sequence,
+)
 from edgekv.config import KVDtype, KVGeometry, format_bytes, parse_bytes
+from edgekv.encoder_cache import EncoderCacheStats
 from edgekv.errors import BudgetError
 from edgekv.executors import (
     Device,
@@ -235,6 +244,8 @@ class ModelFigures:
     geometry: KVGeometry
     counts: PageCounts
     counters: CacheCounters  # a copy
+    shared: IndexCounts
+    encoder_cache: EncoderCacheStats
     cross: CrossCounts | None  # None for a model without cross-attention
 
 
@@ -347,6 +358,8 @@ class Model:
                 geometry=cache.geometry,
                 counts=cache.counts,
                 counters=deepcopy(cache.counters),
+                shared=cache.index.counts,
+                encoder_cache=self._inputs.encoder_cache,
                 cross=None if cache.cross is None else cache.cross.counts,
             )
 

@@ -24,10 +24,9 @@ from typing import Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache import CrossCounts, CrossInput, Sequence
+from edgekv.cache import CrossCounts, CrossInput, IndexCounts, Sequence
 from edgekv.cache.retention import retention_rule
 from edgekv.cache.segments import FRAME_CODE, checked_label
-from edgekv.cache.snapshot import IndexCounts
 from edgekv.encoder_cache import EncoderCacheStats
 from edgekv.errors import ContextError, SessionError
 from edgekv.generate import Runner, draw_answer
