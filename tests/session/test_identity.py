@@ -350,3 +350,33 @@ def test_sessions_that_share_every_frame_go_on_when_the_pool_is_full(
             assert one.ask(QUESTION, SHORT).token_ids
         assert one.stats().shared.hits > 5
         assert min(one.stats().num_evicted_frames, other.stats().num_evicted_frames) > 30
+
+
+def test_a_newcomer_gets_its_part_of_what_two_sessions_hold_together(
+    bundle_path: Path, alone: edgekv.Model, picture: Picture
+) -> None:
+    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
+    instructions = "You watch a street. " * 30
+    with (
+        edgekv.load(bundle_path, kv_budget=34 * page_bytes, num_threads=1) as model,
+        model.session(reserve_tokens=64) as one,
+        model.session(reserve_tokens=64) as other,
+    ):
+        for k in range(24):
+            one.push(picture(k), float(k))
+            other.push(picture(k), float(k))
+        stats = one.stats()
+        assert stats.pages_live == 25, "all frames are held by both"
+        with (
+            model.session(reserve_tokens=64, instructions=instructions) as third,
+            alone.session(reserve_tokens=64, instructions=instructions) as own,
+        ):
+            for k in range(4):
+                third.push(picture(k), float(k))
+                own.push(picture(k), float(k))
+            assert third.stats().num_context_frames == 4
+            np.testing.assert_array_equal(third.logits(QUESTION), own.logits(QUESTION))
+            for session in (one, other):
+                assert 1 <= session.stats().num_context_frames < 24
+                session.push(picture(100), 100.0)
+                assert session.ask(QUESTION, SHORT).token_ids
