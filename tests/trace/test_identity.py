@@ -74,7 +74,7 @@ def test_an_index_that_gives_up_something_else_is_found(
     real = SegmentIndex.give_up
 
     def give_up(self: SegmentIndex, num_pages: int) -> NDArray[np.int32]:
-        self._used *= -1
+        self._ranks *= -1
         return real(self, num_pages)
 
     monkeypatch.setattr(SegmentIndex, "give_up", give_up)
@@ -94,6 +94,7 @@ def test_cached_pages_have_a_colour_of_their_own(tmp_path: Path) -> None:
     draw(read_log(tmp_path / "t"), tmp_path / "page.html")
     html = (tmp_path / "page.html").read_text("utf-8")
     assert re.search(r'<li><i class="cached"></i>cached', html)
+    assert "6 segments were found in the pool" in html
     draw(read_log(tmp_path / "t"), tmp_path / "page.png")
     picture = Image.open(BytesIO((tmp_path / "page.png").read_bytes())).convert("RGB")
     seen = {colour for _, colour in picture.getcolors(1 << 20) or []}
