@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -350,6 +351,26 @@ def test_sessions_that_share_every_frame_go_on_when_the_pool_is_full(
             assert one.ask(QUESTION, SHORT).token_ids
         assert one.stats().shared.hits > 5
         assert min(one.stats().num_evicted_frames, other.stats().num_evicted_frames) > 30
+
+
+def test_threads_that_push_the_same_at_once_hold_it_once(
+    shared: edgekv.Model, alone: edgekv.Model, picture: Picture
+) -> None:
+    with alone.session() as own:
+        push(own, picture, 0, 20)
+        expected, live = own.logits(QUESTION), own.stats().pages_live
+    sessions = [shared.session() for _ in range(3)]
+    threads = [
+        threading.Thread(target=push, args=(session, picture, 0, 20)) for session in sessions
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sessions[0].stats().pages_live == live
+    for session in sessions:
+        np.testing.assert_array_equal(session.logits(QUESTION), expected)
+        session.close()
 
 
 def test_a_newcomer_gets_its_part_of_what_two_sessions_hold_together(
