@@ -144,9 +144,9 @@ class InputEncoder:
 
     @property
     def encoder_cache(self) -> EncoderCacheStats:
-        """What came of looking for pictures that were encoded before."""
-        with self._lock:
-            return self._encoded.stats
+        """What came of looking for pictures that were encoded before. Does not wait for a picture
+        that is being encoded."""
+        return self._encoded.stats
 
     def _encode(self, vision: VisionExecutor, picture: Picture) -> NDArray[np.float32]:
         image: NDArray[np.float32] = vision.encode(picture.pixel_values)[0]

@@ -102,25 +102,6 @@ class ModelCollector:
             family.add_metric([name], value)
             yield family
 
-    def _found(self, figures: ModelFigures) -> Iterator[Metric]:
-        """What did not have to be computed again."""
-        found, encoded = figures.found, figures.encoder_cache
-        yield from self._counters(
-            figures.name,
-            (
-                ("edgekv_shared_hits", "Segments found in the pool.", found.hits),
-                ("edgekv_shared_misses", "Segments looked for and computed.", found.misses),
-                ("edgekv_shared_given_up", "Segments that made way for others.", found.given_up),
-                ("edgekv_encoder_hits", "Pictures that were not encoded again.", encoded.hits),
-                ("edgekv_encoder_misses", "Pictures that were encoded.", encoded.misses),
-            ),
-        )
-        size = self._core.GaugeMetricFamily(
-            "edgekv_encoder_cache_bytes", "Bytes of encoder outputs kept.", labels=["model"]
-        )
-        size.add_metric([figures.name], encoded.num_bytes)
-        yield size
-
     def _sessions(self, figures: ModelFigures) -> Iterator[Metric]:
         """Each open session, by its number."""
         core = self._core
@@ -155,6 +136,33 @@ class ModelCollector:
                 ("edgekv_cross_evicted_inputs", "Inputs that made way.", counts.num_evicted),
             ),
         )
+
+    def _found(self, figures: ModelFigures) -> Iterator[Metric]:
+        """What came of looking before computing."""
+        name, shared, encoded = figures.name, figures.shared, figures.encoder_cache
+        for metric, text, results in (
+            ("edgekv_kv_lookups", "Segments looked for in the pool.",
+             {"hit": shared.hits, "miss": shared.misses}),
+            ("edgekv_encoder_lookups", "Pictures looked for among encoder outputs.",
+             {"hit": encoded.hits, "miss": encoded.misses}),
+        ):  # fmt: skip
+            family = self._core.CounterMetricFamily(metric, text, labels=["model", "result"])
+            for result, value in results.items():
+                family.add_metric([name, result], value)
+            yield family
+        yield from self._counters(
+            name,
+            (
+                ("edgekv_kv_given_up_segments", "Cached segments whose pages were needed.",
+                 shared.given_up),
+                ("edgekv_encoder_evictions", "Encoder outputs that made way.", encoded.evictions),
+            ),
+        )  # fmt: skip
+        held = self._core.GaugeMetricFamily(
+            "edgekv_encoder_cache_bytes", "Bytes of encoder outputs.", labels=["model"]
+        )
+        held.add_metric([name], encoded.num_bytes)
+        yield held
 
     def _allocation_times(self, figures: ModelFigures) -> Metric:
         counted, total = figures.counters, 0

@@ -13,9 +13,16 @@ from pathlib import Path
 from types import TracebackType
 
 from edgekv.bundle import Bundle
-from edgekv.cache import CacheCounters, CrossCache, CrossCounts, PageCache, PageCounts, Sequence
+from edgekv.cache import (
+    CacheCounters,
+    CrossCache,
+    CrossCounts,
+    IndexCounts,
+    PageCache,
+    PageCounts,
+    Sequence,
+)
 from edgekv.cache.retention import retention_rule
-from edgekv.cache.snapshot import IndexCounts
 from edgekv.config import KVDtype, KVGeometry, format_bytes, parse_bytes
 from edgekv.encoder_cache import EncoderCacheStats
 from edgekv.errors import BudgetError
@@ -254,7 +261,7 @@ class ModelFigures:
     geometry: KVGeometry
     counts: PageCounts
     counters: CacheCounters  # a copy
-    found: IndexCounts  # segments found in the pool instead of computed
+    shared: IndexCounts
     encoder_cache: EncoderCacheStats
     cross: CrossCounts | None  # None for a model without cross-attention
     sessions: tuple[SessionFigures, ...]  # open ones
@@ -398,7 +405,7 @@ class Model:
                 geometry=cache.geometry,
                 counts=cache.counts,
                 counters=deepcopy(cache.counters),
-                found=cache.index.counts,
+                shared=cache.index.counts,
                 encoder_cache=self._inputs.encoder_cache,
                 cross=None if cache.cross is None else cache.cross.counts,
                 sessions=tuple(map(_session_figures, self._runner.sharing.members)),

@@ -24,10 +24,9 @@ from typing import Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache import CrossCounts, CrossInput, Sequence
+from edgekv.cache import CrossCounts, CrossInput, IndexCounts, Sequence
 from edgekv.cache.retention import retention_rule
 from edgekv.cache.segments import FRAME_CODE, checked_label
-from edgekv.cache.snapshot import IndexCounts
 from edgekv.encoder_cache import EncoderCacheStats
 from edgekv.errors import ContextError, SessionError
 from edgekv.generate import Runner, draw_answer
@@ -205,16 +204,25 @@ class Session:
         picture = self._inputs.picture(frame)
         # Only a context that can be found pays for the digest.
         content = picture.digest if self._sequence.is_findable else None
-        index, time_s = frame.index, frame.time_s
-        with self._runner.lock:
-            if self._take("frame", content, index=index, time_s=time_s):
-                self._count_frame(time_s)
-                return
+        if self._take_frame(content, frame):
+            return
         embeds = self._inputs.frame(picture)
-        with self._append(len(embeds)):
-            self._runner.feed(self._sequence, "frame", embeds, index=index, time_s=time_s)
-            self._keep(content)
-            self._count_frame(time_s)
+        with self._runner.lock:
+            if self._take_frame(content, frame):  # another thread has computed it meanwhile
+                return
+            with self._append(len(embeds)):
+                self._runner.feed(
+                    self._sequence, "frame", embeds, index=frame.index, time_s=frame.time_s
+                )
+                self._keep(content)
+                self._count_frame(frame.time_s)
+
+    def _take_frame(self, content: bytes | None, frame: Frame | Sound) -> bool:
+        with self._runner.lock:
+            found = self._take("frame", content, index=frame.index, time_s=frame.time_s)
+            if found:
+                self._count_frame(frame.time_s)
+            return found
 
     def _look_at(self, source: CrossInput, frame: Frame | Sound) -> None:
         """Take in a frame that cross-attention sees, in place of the one before."""

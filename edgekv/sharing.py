@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache import PageCache, Sequence
-from edgekv.cache.reclaim import Giver, collect
+from edgekv.cache.reclaim import Giver, collect, collect_together
 from edgekv.cache.retention import RetentionRule, rule_name
 from edgekv.cache.segments import SYSTEM_CODE
 from edgekv.errors import BudgetError, OutOfPagesError
@@ -261,6 +261,26 @@ class Sharing:
 
     def _reclaim(self, claim: _Claim, own: NDArray[np.int64]) -> list[Leaving]:
         """Who drops what for a claim; ``own`` segments (k,) of its member leave anyway."""
+        givers = self._givers(claim, own)
+        freeable, asking = self._collect(claim, givers), givers.get(claim.member)
+        entitled = asking is not None and asking.has_given and asking.excess < 0
+        # What several hold comes free only when all of them let go, the one who asks last.
+        for with_asking in (False, True):
+            if claim.num_pages <= freeable and not entitled:
+                break
+            again, entitled = self._givers(claim, own), False
+            num_joint = self._collect_together(claim, again, with_asking=with_asking)
+            if num_joint:
+                givers, freeable = again, self._collect(claim, again, num_joint)
+        if claim.num_pages > freeable:
+            raise OutOfPagesError(claim.num_pages, max(freeable, 0))
+        return [
+            Leaving(member, giver.ids, RECLAIM if giver.has_given else rule_name(member.rule))
+            for member, giver in givers.items()
+            if giver.ids.size
+        ]
+
+    def _givers(self, claim: _Claim, own: NDArray[np.int64]) -> dict[Member, Giver]:
         asked, shares = claim.member, self.shares()
         givers: dict[Member, Giver] = {}
         for member, share in shares.items():
@@ -276,22 +296,36 @@ class Sharing:
                     spare_newest=not mine,
                     leaving=own.tolist() if mine else (),
                 )
-        free = (
-            self._cache.counts.available - claim.reserve
-        )  # negative: the reserve is to be filled too
-        freeable = free + collect(
+        return givers
+
+    def _collect(self, claim: _Claim, givers: dict[Member, Giver], num_joint: int = 0) -> int:
+        """Plan for the claim: how many pages it can have. ``num_joint`` are planned already."""
+        # Negative: the reserve is to be filled too.
+        free = self._cache.counts.available - claim.reserve + num_joint
+        return free + collect(
             claim.num_pages - free,
             tuple(givers.values()),
-            priority=asked.priority,
-            asking=givers.get(asked),
+            priority=claim.member.priority,
+            asking=givers.get(claim.member),
         )
-        if claim.num_pages > freeable:
-            raise OutOfPagesError(claim.num_pages, max(freeable, 0))
-        return [
-            Leaving(member, giver.ids, RECLAIM if giver.has_given else rule_name(member.rule))
-            for member, giver in givers.items()
-            if giver.ids.size
-        ]
+
+    def _collect_together(
+        self, claim: _Claim, givers: dict[Member, Giver], *, with_asking: bool
+    ) -> int:
+        """Plan that those who may be asked let go what they hold together: pages that come free."""
+        asked, asking = claim.member, givers.get(claim.member)
+        entitled = asking is not None and asking.excess <= 0
+        return collect_together(
+            claim.num_pages - (self._cache.counts.available - claim.reserve),
+            [
+                giver
+                for member, giver in givers.items()
+                if (with_asking and member is asked)
+                or (entitled and member is not asked)
+                or giver.priority < asked.priority
+                or (giver.priority == asked.priority and giver.excess > 0 and member is not asked)
+            ],
+        )
 
     def _held_by_answers(self) -> int:
         """Pages that are in no session's context."""

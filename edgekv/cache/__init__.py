@@ -20,7 +20,7 @@ from edgekv.cache.observer import CacheObserver, Removal, Sharing
 from edgekv.cache.page_cache import PageCache
 from edgekv.cache.segments import Segment, SegmentTable
 from edgekv.cache.sequence import Sequence
-from edgekv.cache.snapshot import CacheSnapshot, PageCounts
+from edgekv.cache.snapshot import CacheSnapshot, IndexCounts, PageCounts
 from edgekv.cache.state import SequenceState
 from edgekv.cache.step import Step
 
@@ -34,6 +34,7 @@ __all__ = [
     "CrossCounts",
     "CrossInput",
     "Entry",
+    "IndexCounts",
     "InvariantError",
     "PageAllocator",
     "PageCache",

@@ -79,7 +79,8 @@ class SegmentIndex:
         self._entries: dict[bytes, Entry] = {}
         self._owners: list[Entry | None] = [None] * allocator.num_pages
         self._depths = np.zeros(allocator.num_pages, np.int32)  # (num_pages,) of kept pages
-        self._used = np.zeros(allocator.num_pages, np.int64)  # (num_pages,) by _clock
+        # (num_pages,) the lowest is given up first: what was used longest ago, then what is deepest
+        self._ranks = np.zeros(allocator.num_pages, np.int64)
         self._clock = 0
         self._num_hits = self._num_misses = self._num_collisions = self._num_given_up = 0
 
@@ -131,14 +132,16 @@ class SegmentIndex:
 
     def touch(self, pages: NDArray[np.int32]) -> None:
         """The context in ``pages`` (n,) is in use now: it is given up after all that are not."""
-        self._clock += 1
-        self._used[pages] = self._clock
+        self._clock += self._allocator.num_pages + 1  # no context is deeper
+        self._ranks[pages] = self._clock - self._depths[pages]
 
     def give_up(self, num_pages: int) -> NDArray[np.int32]:
         """Forget the segments used longest ago, the last of a context first, until ``num_pages``
         cached pages, of which there must be so many, are free: (n,) all pages forgotten."""
         cached = self._allocator.cached_pages()
-        order = cached[np.lexsort((-self._depths[cached], self._used[cached]))]
+        ranks = self._ranks[cached]
+        lowest = np.argpartition(ranks, num_pages - 1)[:num_pages]  # each frees itself at least
+        order = cached[lowest[np.argsort(ranks[lowest])]]
         wanted = self._allocator.num_free + num_pages
         gone: list[NDArray[np.int32]] = []
         for page in order.tolist():

@@ -3,14 +3,15 @@
 Owns: the order in which they are asked, and what each gives, by its own retention rule.
 Guarantees: nothing leaves before the caller drops what was planned; pinned segments are never
     given, nor the newest frame where it is spared; a lower priority gives all it can before a
-    higher one gives anything; each sequence is asked twice at most; only pages that nobody else
-    holds count as given.
+    higher one gives anything; each sequence is asked twice at most, and once more for what it can
+    only give together with others; only pages that nobody holds afterwards count as given.
 Does not know: where shares and priorities come from, what the pages are wanted for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import groupby, product
 
@@ -40,6 +41,7 @@ class Giver:
         self.priority, self.share, self.batch = priority, share, batch
         self.has_given = False  # more than was leaving anyway
         self._rule = rule
+        self._page_ids, self._holders = sequence.table.page_ids.copy(), sequence.holders()
         self._table = offered(sequence, rule)
         self._private = sequence.private_pages()  # (n,)
         self._gone = np.isin(self._table.ids, np.array(leaving, dtype=np.int64))  # (n,)
@@ -83,6 +85,57 @@ class Giver:
         self._gone[chosen] = True
         self._able[chosen] = False
         self.has_given = True
+
+    @property
+    def pages(self) -> NDArray[np.int32]:
+        """(n,) pages of the segments that could leave."""
+        pages: NDArray[np.int32] = self._page_ids[self._able[self._owners]]
+        return pages
+
+    def choose_together(self, num_pages: int, holding: Mapping[int, int]) -> set[int]:
+        """Pages of segments that its rule would let go first, towards ``num_pages`` that come free
+        when all let go who can: ``holding`` says how many those are of each page."""
+        can = np.array([holding.get(page, 0) for page in self._page_ids.tolist()], dtype=np.int32)
+        joint = (can == self._holders) & (can > 1)
+        freed = np.bincount(self._owners[joint], minlength=len(self._table)).astype(np.int32)
+        able = np.flatnonzero(self._able & (freed > 0))
+        if not able.size:
+            return set()
+        offer = replace(self._table.take(able), num_pages=freed[able])
+        try:
+            chosen = able[self._rule.choose(offer, min(num_pages, int(freed[able].sum())))]
+        except ContextError:
+            return set()
+        return set(self._page_ids[joint & np.isin(self._owners, chosen)].tolist())
+
+    def leave_with(self, pages: set[int]) -> None:
+        """Plan to drop the segments that have any of ``pages``."""
+        hit = np.isin(self._page_ids, np.fromiter(pages, dtype=np.int32)) & self._able[self._owners]
+        chosen = np.unique(self._owners[hit])
+        self._gone[chosen] = True
+        self._able[chosen] = False
+        self.has_given |= bool(chosen.size)
+
+    @property
+    def _owners(self) -> NDArray[np.intp]:
+        """(num_pages,) the segment of each page, by its place."""
+        return np.repeat(np.arange(len(self._table)), self._table.num_pages)
+
+
+def collect_together(num_pages: int, givers: Collection[Giver]) -> int:
+    """Plan until ``num_pages`` come free that several of ``givers`` hold, and nobody else: how many
+    do. The one furthest above its share chooses, and all who hold it let it go."""
+    freed = 0
+    for giver in sorted(givers, key=lambda giver: (giver.priority, -giver.excess)):
+        holding = Counter(page for other in givers for page in other.pages.tolist())
+        if freed >= num_pages:
+            break
+        pages = giver.choose_together(max(num_pages - freed, giver.batch), holding)
+        if pages:
+            for other in givers:
+                other.leave_with(pages)
+            freed += len(pages)
+    return freed
 
 
 def collect(

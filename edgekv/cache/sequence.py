@@ -138,6 +138,10 @@ class Sequence:
         owner = np.repeat(np.arange(self.num_segments), self._layout.segments.rows["num_pages"])
         return np.bincount(owner[alone], minlength=self.num_segments).astype(np.int32)
 
+    def holders(self) -> NDArray[np.int32]:
+        """(num_pages,) how many sequences hold each page, this one included."""
+        return self._pool.allocator.ref_counts(self.table.page_ids)
+
     def summaries(self) -> NDArray[np.float32]:
         """(num_segments, width) what each frame's pages say, NaN where no summary is kept."""
         return self._pool.summaries.of(self.table.page_ids, self._layout.segments.rows)

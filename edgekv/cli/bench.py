@@ -136,3 +136,15 @@ def soak(model: Path | None, frames: int) -> int:
 
     console = _console()
     return emit(bench.run(model or demo_bundle_path(), num_frames=frames, console=console), console)
+
+
+@command.command()
+@_MODEL
+def identity(model: Path | None) -> int:
+    """What sessions save that have instructions, frames or pictures in common."""
+    from edgekv.bench import identity as bench
+    from edgekv.bench.report import emit
+    from edgekv.demo_bundle import demo_bundle_path
+
+    console = _console()
+    return emit(bench.run(model or demo_bundle_path(), console=console), console)

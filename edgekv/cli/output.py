@@ -207,7 +207,7 @@ class TextOutput:
 
 def _live_line(event: FrameEvent) -> str:
     stats = event.stats
-    num_used = stats.num_pages - stats.pages_free
+    num_used = stats.pages_live + stats.pages_in_flight
     return (
         f"{_clock(event.frame.time_s)}  frame {event.frame.index}  "
         f"pages {num_used} of {stats.num_pages}  evicted {stats.num_evicted_frames}  "

@@ -39,7 +39,7 @@
     add("map", "Page map: what each page of the pool holds", map);
     add("left", "Frames evicted", 40);
     add("lanes", data.questions ? "Contexts and forks; questions in the last row" : "Contexts and forks", lanes);
-    add("used", "Pages in use", 64);
+    add("used", "Pages in use, and cached", 64);
     add("share", "Utilisation: slots of live pages that hold a token", 48);
     add("alloc", "Allocation latency: median line, 99th percentile dots", 64);
     height = y + 40;

@@ -55,7 +55,7 @@ class _Picture:
             ("Page map: what each page of the pool holds", self._map),
             ("Frames evicted", self._left),
             (f"Contexts and forks{asked}", self._bars),
-            ("Pages in use", self._used),
+            ("Pages in use, and cached", self._used),
             ("Utilisation: slots of live pages that hold a token", self._share),
             ("Allocation latency in microseconds: median of each column", self._allocation),
         )

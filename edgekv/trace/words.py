@@ -74,6 +74,9 @@ def describe(log: TraceLog, view: View) -> Words:
         story.append(
             f"{_many(timeline.num_recalled, 'frame')} that had left came back for questions."
         )
+    if timeline.num_taken:
+        found = _many(timeline.num_taken, "segment")
+        story.append(f"{found} were found in the pool, and not computed again.")
     share = timeline.peak / timeline.num_pages
     story.append(
         f"At most {timeline.peak:,} of {timeline.num_pages:,} pages ({share:.0%}) were in use."

@@ -160,3 +160,80 @@ def test_a_pool_has_pages(num_pages: int) -> None:
 def test_a_negative_batch_is_refused() -> None:
     with pytest.raises(ValueError, match="must not be negative, got -1"):
         PageAllocator(1).allocate(-1)
+
+
+def test_a_kept_page_is_cached_when_nobody_holds_it_and_free_when_it_is_forgotten() -> None:
+    allocator = PageAllocator(4)
+    pages = allocator.allocate(3)
+    allocator.keep(pages[:2])
+    assert allocator.is_kept(pages).tolist() == [True, True, False]
+    allocator.release(pages)
+    assert states(allocator) == (2, 0, 2, 0)
+    assert sorted(allocator.cached_pages().tolist()) == sorted(pages[:2].tolist())
+    assert not set(allocator.allocate(2).tolist()) & set(pages[:2].tolist())
+    with pytest.raises(OutOfPagesError, match="need 1 pages, 0 free"):
+        allocator.allocate(1)
+    allocator.forget(pages[:2])
+    assert states(allocator) == (2, 2, 0, 0)
+    assert set(allocator.allocate(2).tolist()) == set(pages[:2].tolist())
+
+
+def test_a_cached_page_is_held_again() -> None:
+    allocator = PageAllocator(4)
+    pages = allocator.allocate(2)
+    allocator.keep(pages)
+    allocator.hold(pages[:1])
+    allocator.release(pages)
+    assert states(allocator) == (2, 1, 1, 0)
+    allocator.hold(pages)
+    assert states(allocator) == (2, 2, 0, 0)
+    assert allocator.ref_counts(pages).tolist() == [2, 1]
+    allocator.forget(pages)
+    assert states(allocator) == (2, 2, 0, 0)
+
+
+def test_a_kept_page_of_a_step_in_flight_is_held_again_or_cached_afterwards() -> None:
+    allocator = PageAllocator(4)
+    pages = allocator.allocate(3)
+    allocator.keep(pages)
+    step = allocator.begin_step([pages])
+    allocator.release(pages)
+    assert states(allocator) == (1, 0, 0, 3)
+    allocator.hold(pages[:1])
+    allocator.forget(pages[2:])
+    assert states(allocator) == (1, 1, 0, 2)
+    allocator.end_step(step)
+    assert states(allocator) == (2, 1, 1, 0)
+
+
+def test_a_kept_page_is_not_writable() -> None:
+    allocator = PageAllocator(2)
+    pages = allocator.allocate(1)
+    allocator.keep(pages)
+    assert not allocator.is_writable(int(pages[0]))
+    allocator.forget(pages)
+    assert allocator.is_writable(int(pages[0]))
+
+
+def test_what_is_not_kept_or_not_held_is_refused_and_changes_nothing() -> None:
+    allocator = PageAllocator(4)
+    pages = allocator.allocate(2)
+    allocator.keep(pages[:1])
+    for operation in (allocator.hold, allocator.forget):
+        with pytest.raises(CacheError, match=f"page {pages[1]} is not kept"):
+            operation(pages)
+    allocator.release(pages)
+    with pytest.raises(CacheError, match="held by nobody"):
+        allocator.keep(pages[1:])
+    assert states(allocator) == (3, 0, 1, 0)
+
+
+def test_the_peak_does_not_count_what_is_cached() -> None:
+    allocator = PageAllocator(8)
+    pages = allocator.allocate(4)
+    allocator.keep(pages)
+    allocator.release(pages)
+    allocator.allocate(3)
+    assert allocator.counts.peak == 4
+    allocator.hold(pages)
+    assert allocator.counts.peak == 7

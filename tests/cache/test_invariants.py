@@ -14,9 +14,14 @@ from tests.cache.helpers import add, frames, make_cache
 
 
 def healthy() -> CacheSnapshot:
-    """Two sequences that share pages, one of them moved, a pending append, a step in flight."""
+    """Two sequences that share pages, one of them moved, a pending append, a step in flight, and
+    a start that can be found."""
     cache = make_cache(16)
-    sequence = frames(cache, 3)
+    sequence = cache.open()
+    add(cache, sequence, "system", 3)
+    sequence.keep(b"start")
+    for index in range(3):
+        add(cache, sequence, "frame", 6, index=index, time_s=index / 2)
     fork = sequence.fork()
     sequence.drop([1])
     add(cache, sequence, "text", 2)
@@ -71,6 +76,32 @@ def in_segments(field: str, where: int, value: int) -> Callable[[CacheSnapshot],
     return damage
 
 
+def in_kept(page: int) -> Callable[[CacheSnapshot], CacheSnapshot]:
+    def damage(s: CacheSnapshot) -> CacheSnapshot:
+        kept = s.allocator.kept.copy()
+        kept[page] ^= True
+        counts, free = s.allocator.counts, s.allocator.free
+        if page in free:  # as if it were cached
+            counts = replace(counts, free=counts.free - 1, cached=counts.cached + 1)
+            free = free[free != page]
+        return replace(s, allocator=replace(s.allocator, kept=kept, counts=counts, free=free))
+
+    return damage
+
+
+def in_entries(**values: Any) -> Callable[[CacheSnapshot], CacheSnapshot]:
+    return lambda s: replace(s, entries=(replace(s.entries[0], **values), *s.entries[1:]))
+
+
+def in_found(which: int, pages: list[int]) -> Callable[[CacheSnapshot], CacheSnapshot]:
+    def damage(s: CacheSnapshot) -> CacheSnapshot:
+        sequences = list(s.sequences)
+        sequences[which] = replace(sequences[which], found_by=np.array(pages, np.int32))
+        return replace(s, sequences=tuple(sequences))
+
+    return damage
+
+
 DAMAGE = {
     "a count too many": (in_counts(free=1), "page counts sum to the pool"),
     "live counted as in flight": (in_counts(live=-1, in_flight=1), "live pages are the held ones"),
@@ -91,6 +122,14 @@ DAMAGE = {
     "a shift forgotten": (in_table((1, 2), 6), "written position . shift = current position"),
     "a token too many": (in_sequence("num_tokens", None, 1), "tokens add up"),
     "a position ahead": (in_sequence("next_position", 0, 1), "the next position follows"),
+    "a cached page too many": (in_counts(cached=1, free=-1), "cached pages are the kept ones"),
+    "a kept page that nothing finds": (in_kept(15), "a kept page belongs to one segment"),
+    "a page found that is not kept": (in_kept(0), "a kept page belongs to one segment"),
+    "an entry behind nothing": (in_entries(depth=2), "stands behind what can be found"),
+    "an entry behind one that was given up": (in_entries(parent=b"?"), "stands behind what can"),
+    "a sequence known by other pages": (in_found(1, [1]), "begins with the pages it is known by"),
+    "known by pages that are not kept": (in_found(1, [0, 1]), "known by pages that are kept"),
+    "known by what stood behind a drop": (in_found(0, [0]), "private once something was dropped"),
     "a segment without pages": (in_segments("num_pages", 0, -1), "segments cover all pages"),
     "segments out of order": (in_segments("id", 0, 50), "segment ids grow"),
     "a span of its own": (in_segments("span", 3, 1), "the next position follows"),

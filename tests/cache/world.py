@@ -515,6 +515,8 @@ class World:
     def _check_tables(self, step: Step, chosen: list[Pending]) -> None:
         tables, start = step.tables, 0
         assert tables.page_table.shape[2] == 2 + self.rope_axes
+        written = np.unique(tables.slot_mapping // self.page_size)
+        assert not self.cache.allocator.is_kept(written).any(), "nobody writes what is kept"
         for b, p in enumerate(chosen):
             naive, stop = self._naive(p.append.sequence), start + len(p.tokens)
             assert tables.query_starts[b : b + 2].tolist() == [start, stop]

@@ -1,0 +1,118 @@
+"""Does the machine find bugs in sharing? Each of these puts one in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgekv.cache import Entry, PageAllocator, Sequence, identity
+from edgekv.cache.identity import SegmentIndex
+from tests.cache.driver import play
+from tests.cache.test_machine import WORLDS
+from tests.cache.world import World
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def kept_pages_are_written(patch: pytest.MonkeyPatch) -> None:
+    def is_writable(self: PageAllocator, page: int) -> bool:
+        return bool(self._refs[page] == 1 and self._fences[page] == 0)
+
+    patch.setattr(PageAllocator, "is_writable", is_writable)
+
+
+def the_key_alone_decides(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(identity, "_is", lambda *_: True)
+
+
+def what_stands_in_front_is_not_compared(patch: pytest.MonkeyPatch) -> None:
+    def same(entry: Entry, _: Entry, kind: int, content: bytes) -> bool:
+        return (entry.kind, entry.content) == (kind, content)
+
+    patch.setattr(identity, "_is", same)
+
+
+def what_was_given_up_is_still_found(patch: pytest.MonkeyPatch) -> None:
+    def forget(self: SegmentIndex, entry: Entry, gone: list[np.ndarray]) -> None:
+        self._allocator.forget(entry.pages)
+        gone.append(entry.pages)
+
+    patch.setattr(SegmentIndex, "_forget", forget)
+
+
+def what_is_behind_a_given_up_segment_stays(patch: pytest.MonkeyPatch) -> None:
+    real = SegmentIndex._forget
+
+    def forget(self: SegmentIndex, entry: Entry, gone: list[np.ndarray]) -> None:
+        entry.children = []
+        real(self, entry, gone)
+
+    patch.setattr(SegmentIndex, "_forget", forget)
+
+
+def cached_pages_are_handed_out(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PageAllocator, "_retire", PageAllocator._push)
+
+
+def cached_pages_come_back_as_free(patch: pytest.MonkeyPatch) -> None:
+    """The step that used them last forgets that they are kept."""
+    real = PageAllocator.end_step
+
+    def end_step(self: PageAllocator, token: int) -> None:
+        retire, self._retire = self._retire, self._push  # type: ignore[method-assign]
+        real(self, token)
+        self._retire = retire  # type: ignore[method-assign]
+
+    patch.setattr(PageAllocator, "end_step", end_step)
+
+
+def taking_counts_no_reference(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PageAllocator, "hold", lambda *_: None)
+
+
+def stays_findable(name: str) -> Patch:
+    """``name`` forgets that the context is not what its contents tell any more."""
+
+    def patched(patch: pytest.MonkeyPatch) -> None:
+        real = getattr(Sequence, name)
+
+        def forgetful(self: Sequence, *arguments: Any, **options: Any) -> object:
+            before = self._found_by
+            result = real(self, *arguments, **options)
+            self._found_by = before
+            return result
+
+        patch.setattr(Sequence, name, forgetful)
+
+    patched.__name__ = f"findable_after_{name}"
+    return patched
+
+
+BUGS: list[Patch] = [
+    kept_pages_are_written,
+    the_key_alone_decides,
+    what_stands_in_front_is_not_compared,
+    what_was_given_up_is_still_found,
+    what_is_behind_a_given_up_segment_stays,
+    cached_pages_are_handed_out,
+    cached_pages_come_back_as_free,
+    taking_counts_no_reference,
+    stays_findable("drop"),
+    stays_findable("truncate"),
+    stays_findable("commit"),
+]
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_the_machine_finds_a_bug_in_sharing(bug: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_games() -> None:
+        for seed in range(12):
+            for world in ("colliding digests", "rope"):
+                play(World(**WORLDS[world]), seed, 250)
+
+    bug(monkeypatch)
+    with pytest.raises(AssertionError):
+        all_games()
