@@ -13,6 +13,8 @@ and in contiguous runs. Their life is the same each of the five times, so that a
 is the least of five: what the machine disturbs once it does not disturb five times. What is left is
 how much longer the mechanism itself takes for some allocations than for others; ``..._as_met`` is
 with the disturbances. The fewer slots are wasted and the smaller the spread, the better.
+
+``copy_...`` are pages copied in all pools of a model, by one native call and by NumPy.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from edgekv.bench.mixed_load import InPages, InRuns, MixedLoad
+from edgekv.bench.page_copies import page_copies
 from edgekv.bench.report import BenchResult, machine
 from edgekv.bench.rivals import FirstFit, OrderedDictLRU
 from edgekv.cache import PageAllocator, PageCache, Sequence
@@ -113,8 +116,10 @@ def run(
     figures["utilisation"], baseline["reserved_windows.utilisation"] = _utilisation()
     with _no_collection():
         mixed, mixed_in_runs = _mixed(num_events, num_runs)
-    figures |= mixed
+        copies, copies_in_numpy = page_copies(num_turns=num_batches // 10)
+    figures |= mixed | copies
     baseline |= {f"first_fit.{figure}": value for figure, value in mixed_in_runs.items()}
+    baseline |= {f"numpy.{figure}": value for figure, value in copies_in_numpy.items()}
     bounds = {
         "allocate_64_p99_us": ("<=", MAX_P99_US),
         "utilisation": (">=", MIN_UTILISATION),

@@ -19,6 +19,7 @@ from edgekv.errors import ExecutorError
 from edgekv.executors.ort_session import OrtStep, OrtVision, open_graph
 from edgekv.executors.signature import Signature, check_signature, decoder_signature
 from edgekv.native import ort_library_path
+from edgekv.native.pages import PageCopier
 from edgekv.types import StepTables
 
 __all__ = ["OrtDecoder", "OrtVision"]
@@ -66,6 +67,7 @@ class OrtDecoder:
         for layer in range(geometry.num_layers):
             self._bind_pool(names.key_pool(layer), names.key_pool_out(layer), shape, geometry)
             self._bind_pool(names.value_pool(layer), names.value_pool_out(layer), shape, geometry)
+        self._copier = PageCopier(self._pools)
         self._mass = np.zeros(num_pages, np.float32)
         if page_mass:
             self._bind_in_place(names.PAGE_MASS, names.PAGE_MASS_OUT, self._mass)
@@ -108,8 +110,7 @@ class OrtDecoder:
 
     def copy_pages(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
         """Copy whole pages in every pool."""
-        for pool in self._pools:
-            pool[target] = pool[source]
+        self._copier.copy(source, target)
 
     def read_pages(
         self, pages: NDArray[np.int32], layers: slice = slice(None)
@@ -131,3 +132,4 @@ class OrtDecoder:
         """Give pools and graph back."""
         self._step.close()
         self._pools.clear()
+        del self._copier  # it holds the pools too
