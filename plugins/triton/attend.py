@@ -1,9 +1,9 @@
 """Attention of a block of query rows over a part of its sequence's pages.
 
-Owns: softmax attention with running maximum and sum, float32. A query row is one token and one of the
-heads that share a KV head; a block is ``BLOCK_M`` rows that follow each other in one sequence, so
-decoding and prefill are one kernel with different block sizes. Guarantees: no slot that a row does
-not see changes it, NaN included. Knows nothing of writing; ``prepare`` ran before.
+Owns: softmax attention with running maximum and sum, float32. A query row is one token and one of
+the heads that share a KV head; a block is ``BLOCK_M`` rows that follow each other in one sequence,
+so decoding and prefill are one kernel with different block sizes. Guarantees: no slot that a row
+does not see changes it, NaN included. Knows nothing of writing; ``prepare`` ran before.
 
 Pages are walked in runs of equal shift, the queries turned once per run, several pages a step.
 """
@@ -26,7 +26,7 @@ def cap(s, softcap):
 
 @triton.jit
 def find_row(query_starts, block, num_rows, group, BLOCK_M: tl.constexpr):
-    """The sequence a block belongs to; sequence b's blocks begin at starts[b] * group / BLOCK_M + b."""
+    """The sequence of a block; sequence b's blocks begin at starts[b] * group / BLOCK_M + b."""
     found = 0
     for first in range(0, num_rows, 32):
         b = first + tl.arange(0, 32)

@@ -1,6 +1,6 @@
 """Ahead-of-time compilation: a variant and an architecture become a cubin. Needs no GPU.
 
-Owns: the signature of each kernel's parameters, and what a cubin needs to know of itself to be launched.
+Owns: the signature of each kernel's parameters, and what must be known of a cubin to launch it.
 Knows nothing of files; must run without ``TRITON_INTERPRET``.
 """
 
@@ -28,8 +28,8 @@ FLOATS = (
     "key_scales", "value_scales", "sinks", "stats", "partial", "lse", "page_mass", "mass_weights",
 )  # fmt: skip
 INTS = (
-    "slot_mapping", "page_table", "query_starts", "kv_limits", "query_indices", "freq_axes", "starts",
-    "run_ends",
+    "slot_mapping", "page_table", "query_starts", "kv_limits", "query_indices", "freq_axes",
+    "starts", "run_ends",
 )  # fmt: skip
 SCALARS = ("scale", "softcap")
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -42,7 +42,7 @@ class Cubin:
     variant: Variant
     arch: str  # "sm_87"
     symbol: str
-    args: tuple[tuple[str, str], ...]  # (name, type) in launch order, the two null pointers included
+    args: tuple[tuple[str, str], ...]  # (name, type) in launch order, two nulls last
     registers: int
     shared_bytes: int  # dynamic, to be given at launch
     spill_bytes: int  # of local memory per thread
@@ -72,7 +72,7 @@ def parameter_type(name: str, variant: Variant) -> str:
 def compile_variant(
     variant: Variant, arch: str, *, ptxas: Path | None = None, ptx_version: int | None = None
 ) -> Cubin:
-    """The variant for ``arch``; ``ptxas`` of another CUDA release, with the PTX it reads, for old drivers."""
+    """The variant for ``arch``. Old drivers need an older ptxas, and the PTX version it reads."""
     kernel = KERNELS[variant.kernel]
     constants = constants_of(variant)
     signature = {
@@ -87,7 +87,7 @@ def compile_variant(
     options: dict[str, object] = {"num_warps": variant.num_warps, **COMPILER_OPTIONS}
     if ptx_version is not None:
         options["ptx_version"] = ptx_version
-    with _ptxas(ptxas):
+    with _Ptxas(ptxas):
         compiled = triton.compile(
             ASTSource(kernel, signature, constants, aligned),
             target=GPUTarget("cuda", capability(arch), 32),
@@ -113,7 +113,7 @@ def capability(arch: str) -> int:
 
 
 def resources(cubin: bytes) -> tuple[int, int]:
-    """Registers and bytes of local memory of a thread: kernels have no arrays, so these are spills."""
+    """Registers and bytes of local memory of a thread; without arrays, those are spills."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -125,7 +125,7 @@ def resources(cubin: bytes) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-class _ptxas:
+class _Ptxas:
     """Has Triton use this ptxas for every architecture, for a while."""
 
     def __init__(self, path: Path | None) -> None:

@@ -14,7 +14,7 @@ from plugins.triton.prepare import prepare
 from plugins.triton.variants import Variant
 
 KERNELS = {"prepare": prepare, "attend": attend, "combine": combine, "mass": mass}
-# Left alone, ptxas spills to fit one more block on a multiprocessor; memory, not warps, is what we wait for.
+# Left alone, ptxas spills to fit one more block on a multiprocessor; it is memory we wait for.
 COMPILER_OPTIONS = {"enable_fp_fusion": True, "maxnreg": 255}
 DTYPES = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}
 
@@ -22,8 +22,8 @@ DTYPES = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}
 def constants_of(variant: Variant) -> dict[str, Any]:
     """The variant's constants, its dtype as a Triton dtype.
 
-    Triton's interpreter holds bfloat16 as bits and multiplies those as integers, so there the products
-    are taken in float32.
+    Triton's interpreter holds bfloat16 as bits and multiplies those as integers, so there the
+    products are taken in float32.
     """
     constants: dict[str, Any] = dict(variant.constants)
     if "DOT" in constants:

@@ -1,11 +1,11 @@
 """Which kernels run for a call, over how many blocks, in which workspace.
 
-Owns: the arithmetic of ``launch.md``, in Python. Guarantees: everything follows from numbers the host
-knows; nothing is read from the device, nothing is allocated. Knows neither Triton nor CUDA; the C++
-launchers do the same sums and are held to ``launch_cases.json``, which this module writes.
+Owns: the arithmetic of ``launch.md``, in Python. Guarantees: everything follows from numbers the
+host knows; nothing is read from the device, nothing is allocated. Knows neither Triton nor CUDA;
+the C++ launchers do the same sums and are held to ``launch_cases.json``, which this module writes.
 
-Symbols as in docs/paged_attention.md: T tokens, B rows, M page-table columns, S page size,
-Hq query heads, Hk KV heads, D head dimension.
+Symbols as in docs/paged_attention.md: T tokens, B rows, M page-table columns, S page size, Hq
+query heads, Hk KV heads, D head dimension.
 """
 
 from __future__ import annotations
@@ -135,9 +135,7 @@ def workspace_bound(node: Node, largest: Sizes, blocks: Blocks, sms: int) -> int
     return _lay_out(node, largest, rows)[1]
 
 
-def _lay_out(
-    node: Node, sizes: Sizes, partial_rows: int
-) -> tuple[dict[str, tuple[int, int]], int]:
+def _lay_out(node: Node, sizes: Sizes, partial_rows: int) -> tuple[dict[str, tuple[int, int]], int]:
     T, B, M = sizes.num_tokens, sizes.num_rows, sizes.num_columns
     parts = {
         "starts": 4 * B * (M + 1),

@@ -1,8 +1,8 @@
 """Each page's share of the softmax, added to ``page_mass``.
 
-Owns: the second look at the keys that this needs, because a probability is known only once the whole
-row has been summed. Runs for the one layer that asks, on rows with a weight. Guarantees: a page's
-sum within a row has one order, so it comes out the same each time. Knows nothing of values.
+Owns: the second look at the keys that this needs, because a probability is known only once the
+whole row has been summed. Runs for the one layer that asks, on rows with a weight. Guarantees: a
+page's sum within a row has one order, so it comes out the same each time. Knows nothing of values.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def mass(
         run_end = tl.minimum(tl.load(run_ends + column), last)
         shift = table + column * table_stride + 2
         valid = (offset < end - begin) & (m >= column) & (m < run_end)
-        for kv_head in range(0, num_kv_heads):
+        for kv_head in range(num_kv_heads):
             at = (page * num_kv_heads + kv_head) * PAGE_SIZE + offset
             mask = valid[:, None] & (d < HEAD_DIM)
             k = tl.load(key_pool + at[:, None] * HEAD_DIM + d, mask=mask, other=0.0)

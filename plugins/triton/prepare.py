@@ -1,9 +1,9 @@
 """New keys and values into their slots, and where every page-table entry begins.
 
-Owns: conversion to the pool's dtype, int8 scales included, and the two arrays the other kernels walk
-pages by: ``starts`` (B, M + 1), the logical index of each entry's first token, and ``run_ends`` (B, M),
-the first later entry whose shift differs. Both jobs are one launch: nothing else may run before
-either is done. Knows nothing of attention.
+Owns: conversion to the pool's dtype, int8 scales included, and the two arrays the other kernels
+walk pages by: ``starts`` (B, M + 1), the logical index of each entry's first token, and
+``run_ends`` (B, M), the first later entry whose shift differs. Both jobs are one launch: nothing
+else may run before either is done. Knows nothing of attention.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def prepare(
         source = token.to(tl.int64) * num_kv_heads + head
         written = slot >= 0
         _write(key, key_pool, key_scales, source, to, written, HEAD_DIM, BLOCK_M, BLOCK_D, INT8)
-        _write(value, value_pool, value_scales, source, to, written, HEAD_DIM, BLOCK_M, BLOCK_D, INT8)
+        _write(
+            value, value_pool, value_scales, source, to, written, HEAD_DIM, BLOCK_M, BLOCK_D, INT8
+        )
     else:
         row = (program - num_writers).to(tl.int64)
         _measure_row(
@@ -111,7 +113,7 @@ def _measure_row(table, starts, run_ends, num_columns, table_stride, BLOCK: tl.c
     # Backwards, because an entry's run ends where a later one differs.
     end = num_columns
     num_blocks = (num_columns + BLOCK - 1) // BLOCK
-    for block in range(0, num_blocks):
+    for block in range(num_blocks):
         m = (num_blocks - 1 - block) * BLOCK + column
         follows = m + 1 < num_columns
         differs = m + 1 > num_columns  # no column is its own follower

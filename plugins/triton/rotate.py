@@ -49,7 +49,7 @@ def load_turned(
 
     axis = tl.load(freq_axes + pair, mask=turning, other=0)
     amount = tl.load(shift + axis, mask=turning, other=0).to(tl.int64)
-    fraction = amount * tl.load(turns + pair, mask=turning, other=0)  # modulo 2^64: whole turns drop
+    fraction = amount * tl.load(turns + pair, mask=turning, other=0)  # modulo 2^64: no whole turns
     x = (fraction >> 32).to(tl.int32).to(tl.float32) * 2.3283064365386963e-10  # 2^-32
     sine = tl.where(is_second, -1.0, 1.0) * sin_turns(x)
     cosine = sin_turns(x + 0.25)

@@ -1,13 +1,14 @@
 """The operator on torch tensors: the launches of ``launch.md``, from Python.
 
-Owns: the readable launcher. On a GPU it runs compiled kernels, under ``TRITON_INTERPRET=1`` (set before
-this module is imported) the same kernels on the CPU. Guarantees: between ``Operator(...)`` and the
-launches nothing is allocated but what ``workspace`` gives; nothing is read from the device. Checks
-nothing: the callers' rules of docs/paged_attention.md hold.
+Owns: the readable launcher. On a GPU it runs compiled kernels, under ``TRITON_INTERPRET=1`` (set
+before this module is imported) the same kernels on the CPU. Guarantees: between ``Operator(...)``
+and the launches nothing is allocated but what ``workspace`` gives; nothing is read from the
+device. Checks nothing: the callers' rules of docs/paged_attention.md hold.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,9 @@ PARTS = {
     "starts": torch.int32, "run_ends": torch.int32, "lse": torch.float32, "stats": torch.float32,
     "partial": torch.float32,
 }  # fmt: skip
+
+
+Launcher = Callable[[Variant, tuple[int, int, int], Mapping[str, object]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,11 @@ class Operator:
         *,
         sms: int | None = None,  # None = as many as the device has
         sizes: Blocks | None = None,  # None = as compiled ahead of time
+        launcher: Launcher | None = None,  # None = Triton's own, which compiles at the first launch
     ) -> None:
         self.node, self.options = node, options
         self.sms = num_sms(device) if sms is None else sms
+        self.launcher = launcher or launch_with_triton
         self.blocks = sizes or blocks(shape)
         self.variants = {(v.kernel, v.config): v for v in variants(shape, self.blocks)}
         pairs = len(options.inv_freq)
@@ -86,9 +92,7 @@ class Operator:
     def plan_for(self, tensors: Tensors) -> Plan:
         """Launches and workspace of a call."""
         B, M = tensors.page_table.shape[:2]
-        return launch.plan(
-            self.node, Sizes(tensors.query.shape[0], B, M), self.blocks, self.sms
-        )
+        return launch.plan(self.node, Sizes(tensors.query.shape[0], B, M), self.blocks, self.sms)
 
     def __call__(self, tensors: Tensors, workspace: torch.Tensor | None = None) -> None:
         """One call. ``workspace`` is uint8, at least ``plan_for(tensors).workspace_bytes`` long."""
@@ -98,7 +102,7 @@ class Operator:
             workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)
         given = self._arguments(tensors, plan, workspace)
         for one in plan.launches:
-            _launch(self.variants[one.kernel, one.config], one.grid, given)
+            self.launcher(self.variants[one.kernel, one.config], one.grid, given)
 
     def _arguments(
         self, tensors: Tensors, plan: Plan, workspace: torch.Tensor
@@ -140,9 +144,10 @@ def make_shape(tensors: Tensors, *, head_dim: int, softcap: bool) -> Shape:
     )
 
 
-def _launch(
-    variant: Variant, grid: tuple[int, int, int], given: dict[str, object]
+def launch_with_triton(
+    variant: Variant, grid: tuple[int, int, int], given: Mapping[str, object]
 ) -> None:
+    """Compiles what is new to this process, or interprets."""
     kernel = KERNELS[variant.kernel]
     constants = constants_of(variant)
     names = [name for name in kernel.arg_names if name not in constants]
@@ -155,4 +160,3 @@ def num_sms(device: torch.device) -> int:
     if device.type != "cuda":
         return 1
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
-

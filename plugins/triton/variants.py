@@ -1,8 +1,8 @@
 """The compiled forms of each kernel: block sizes, warps, dtypes, constants.
 
-Owns: how a kernel is specialised for a head dimension, a page size and dtypes. What is compiled ahead
-of time and what runs under the interpreter or from Python come from here alike. Knows neither how
-kernels are compiled nor how they are launched.
+Owns: how a kernel is specialised for a head dimension, a page size and dtypes. What is compiled
+ahead of time and what runs under the interpreter or from Python come from here alike. Knows
+neither how kernels are compiled nor how they are launched.
 """
 
 from __future__ import annotations

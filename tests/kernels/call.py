@@ -1,7 +1,8 @@
 """One case of the shared list as torch tensors, on any device.
 
-Owns: dtypes of a case other than its own (bfloat16 has no NumPy form, so it is rounded to here), and the
-comparison with the oracle. Used by the tests under the interpreter and by ``scripts/gpu_check.py``.
+Owns: dtypes of a case other than its own (bfloat16 has no NumPy form, so it is rounded to here),
+and the comparison with the oracle. Used by the tests under the interpreter and by
+``scripts/gpu_check.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from edgekv import oracle
 from edgekv.oracle import Attributes, Inputs
 from plugins.triton.launch import Blocks, Node
-from plugins.triton.run import Operator, Options, Tensors, make_shape
+from plugins.triton.run import Launcher, Operator, Options, Tensors, make_shape
 from tests.operator.build import build
 from tests.operator.cases import Case
 
@@ -73,7 +74,12 @@ def make_tensors(inputs: Inputs, device: torch.device, *, bfloat16: bool = False
 
 
 def make_operator(
-    attributes: Attributes, tensors: Tensors, *, sms: int | None = None, sizes: Blocks | None = None
+    attributes: Attributes,
+    tensors: Tensors,
+    *,
+    sms: int | None = None,
+    sizes: Blocks | None = None,
+    launcher: Launcher | None = None,
 ) -> Operator:
     """The node of a call."""
     node = Node(
@@ -94,7 +100,7 @@ def make_operator(
     )
     shape = make_shape(tensors, head_dim=attributes.head_dim, softcap=attributes.softcap != 0)
     device = tensors.query.device
-    return Operator(node, options, shape, device, sms=sms, sizes=sizes)
+    return Operator(node, options, shape, device, sms=sms, sizes=sizes, launcher=launcher)
 
 
 def run(
@@ -119,12 +125,13 @@ def compare(
     sms: int | None = None,
     sizes: Blocks | None = None,
     bfloat16: bool = False,
+    launcher: Launcher | None = None,
 ) -> Difference:
     """Runs a case and sets it beside the oracle."""
     call = build(case)
     inputs = to_bfloat16(call.inputs) if bfloat16 else call.inputs
     tensors = make_tensors(inputs, device or torch.device("cpu"), bfloat16=bfloat16)
-    operator = make_operator(call.attributes, tensors, sms=sms, sizes=sizes)
+    operator = make_operator(call.attributes, tensors, sms=sms, sizes=sizes, launcher=launcher)
     plan = operator.plan_for(tensors)
     operator(tensors)
     expected = oracle.paged_attention(call.attributes, inputs)

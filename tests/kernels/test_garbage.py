@@ -1,4 +1,4 @@
-"""What must not spread: numbers that are not finite, old workspaces, memory beyond the workspace."""
+"""What must not spread: numbers that are not finite, and what a workspace held before."""
 
 from __future__ import annotations
 
