@@ -51,7 +51,9 @@ nvinfer1::IPluginV3* Plugin::clone() noexcept {
 
 nvinfer1::IPluginV3* Plugin::attachToContext(nvinfer1::IPluginResourceContext* context) noexcept {
   auto* attached = static_cast<Plugin*>(clone());
-  if (attached) attached->recorder_ = context ? context->getErrorRecorder() : nullptr;
+  if (!attached) return nullptr;
+  attached->recorder_ = context ? context->getErrorRecorder() : nullptr;
+  attached->attached_ = true;
   return attached;
 }
 
@@ -246,7 +248,7 @@ int32_t Plugin::enqueue(const PluginTensorDesc* in, const PluginTensorDesc*, con
     return fail(message);
   }
   if (!bind(in, inputs, call, message)) return fail(message);
-  if (phase_ == nvinfer1::TensorRTPhase::kBUILD) return 0;
+  if (phase_ == nvinfer1::TensorRTPhase::kBUILD && !attached_) return 0;
   cuda::Output order[cuda::kNumOutputs];
   const int32_t num_outputs = call.presence.outputs(order);
   for (int32_t i = 0; i < num_outputs; ++i) call.outputs[order[i]] = outputs[i];

@@ -77,8 +77,10 @@ class Plugin final : public nvinfer1::IPluginV3,
 
   Definition definition_;
   // While an engine is built TensorRT may time the plugin on memory that holds nothing meaningful. Tables
-  // from there would lead the kernels anywhere, so then nothing is launched.
+  // from there would lead the kernels anywhere, so an instance made for building launches nothing, until
+  // it is attached to an execution context: an engine can be used as it was built.
   nvinfer1::TensorRTPhase phase_;
+  bool attached_ = false;
   // What the network says the pools are, once it has asked for types; kBOOL before. A builder that may
   // choose precisions must not choose another for the pools: it would convert them whole, each step.
   mutable nvinfer1::DataType pool_type_ = nvinfer1::DataType::kBOOL;

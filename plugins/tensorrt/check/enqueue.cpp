@@ -199,19 +199,24 @@ void check_sizes(Creator& creator, const FakeDriver& fake) {
   }
 }
 
-// A builder that times the plugin gives it memory without meaning.
+// A builder that times the plugin gives it memory without meaning; an engine that is used as it was built
+// attaches it to a context first.
 void check_building(Creator& creator, const FakeDriver& fake) {
   NodeCase node;
   const Described d(node);
   Running running(creator, node);
+  const Memory memory(d, true);
+  const auto launches_of = [&](Held& held) {
+    CHECK("building", change_shape(held, d) == 0);
+    fake.reset();
+    CHECK("building", held.runtime->enqueue(d.in.data(), d.out.data(), memory.inputs.data(),
+                                            memory.outputs.data(), running.workspace.start,
+                                            Running::kStream) == 0);
+    return fake.state->num_launches;
+  };
+  CHECK("building", launches_of(running.built) == 0);
   Held attached(running.built.runtime->attachToContext(&running.context));
-  const Memory memory(d, false);
-  CHECK("building", change_shape(attached, d) == 0);
-  fake.reset();
-  CHECK("building", attached.runtime->enqueue(d.in.data(), d.out.data(), memory.inputs.data(),
-                                              memory.outputs.data(), running.workspace.start,
-                                              Running::kStream) == 0);
-  CHECK("building", fake.state->num_launches == 0 && fake.state->num_copies == 0);
+  CHECK("built", launches_of(attached) >= 2);
 }
 
 void check_faults(Creator& creator, const FakeDriver& fake) {
