@@ -1,0 +1,136 @@
+"""Whole sessions on the executors for GPUs, over a GPU made of host memory: frames, evictions,
+forks, rules that read pages, saving. Everything a session on the CPU says, bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import edgekv
+from edgekv import native
+from edgekv.bundle import Bundle
+from edgekv.cache import PageCache
+from edgekv.executors.base import DecoderExecutor, VisionExecutor
+from edgekv.executors.device_pools import DevicePools
+from edgekv.executors.ort_cpu import OrtDecoder, OrtVision
+from edgekv.executors.ort_cuda import OrtCudaDecoder, Place
+from edgekv.executors.ort_session import CPU
+from edgekv.executors.signature import Signature, decoder_signature, vision_signature
+from edgekv.executors.tensorrt.decoder import TensorRTDecoder
+from edgekv.executors.tensorrt.profiles import StepLimits, decoder_profiles, vision_profile
+from edgekv.executors.tensorrt.vision import TensorRTVision
+from edgekv.generate import Runner
+from edgekv.inputs import InputEncoder, model_identity
+from tests.executors.host_cuda import HostContext, HostCuda
+
+NUM_PAGES = 22  # full after some ten frames
+Executors = tuple[DecoderExecutor, VisionExecutor]
+
+
+def on_tensorrt(bundle: Bundle) -> Executors:
+    cuda, manifest, geometry = HostCuda(integrated=True), bundle.manifest, bundle.geometry
+    signature = decoder_signature(
+        geometry,
+        hidden_size=manifest.hidden_size,
+        vocab_size=manifest.vocab_size,
+        page_mass=True,
+    )
+    limits = StepLimits(NUM_PAGES, geometry.page_size, NUM_PAGES)
+    decode, prefill = decoder_profiles(signature, limits)
+    decoder = TensorRTDecoder(
+        (
+            HostContext(bundle.decoder_path, signature, decode, cuda),
+            HostContext(bundle.decoder_path, signature, prefill, cuda),
+        ),
+        (decode, prefill),
+        cuda,
+        DevicePools(cuda, geometry, NUM_PAGES, page_mass=True),
+        num_rope_axes=geometry.num_rope_axes,
+        vocab_size=manifest.vocab_size,
+        query_size=192,
+        take_error=lambda: "no reason",
+        release=lambda: None,
+    )
+    vision = _vision_signature(bundle)
+    return decoder, TensorRTVision(
+        HostContext(bundle.path / "vision.onnx", vision, vision_profile(vision), cuda),
+        cuda,
+        picture=(1, 3, 64, 64),
+        embeds=(1, bundle.tokens_per_image, manifest.hidden_size),
+        take_error=lambda: "no reason",
+        release=lambda: None,
+    )
+
+
+def _vision_signature(bundle: Bundle) -> Signature:
+    return vision_signature(
+        height=64,
+        width=64,
+        tokens_per_image=bundle.tokens_per_image,
+        hidden_size=bundle.manifest.hidden_size,
+    )
+
+
+def on_ort_cuda(bundle: Bundle) -> Executors:
+    place = Place(CPU, "cpu", native.ort_library_path, HostCuda)
+    decoder = OrtCudaDecoder(bundle.decoder_path, bundle.geometry, num_pages=NUM_PAGES, place=place)
+    return decoder, OrtVision(bundle.path / "vision.onnx", num_threads=1)
+
+
+def on_cpu(bundle: Bundle) -> Executors:
+    return OrtDecoder(
+        bundle.decoder_path, bundle.geometry, num_pages=NUM_PAGES, num_threads=1
+    ), OrtVision(bundle.path / "vision.onnx", num_threads=1)
+
+
+def model_of(bundle: Bundle, executors: Executors) -> edgekv.Model:
+    manifest = bundle.manifest
+    cache = PageCache(
+        bundle.geometry,
+        NUM_PAGES,
+        max_pages=manifest.max_context_tokens,
+        max_positions=manifest.max_context_tokens,
+        identity=repr(model_identity(bundle, bundle.geometry)).encode(),
+    )
+    runner = Runner(executors[0], cache)
+    return edgekv.Model(bundle, "cpu", runner, InputEncoder(bundle, executors[1]))
+
+
+def life(model: edgekv.Model, retain: str, file: Path) -> list[NDArray[np.float32] | str]:
+    """What a session says in the course of some frames."""
+    said: list[NDArray[np.float32] | str] = []
+    options = edgekv.SamplingOptions(max_new_tokens=4)
+    session = model.session(instructions="You watch.", retain=retain)
+    rng = np.random.default_rng(3)
+    for k in range(20):
+        session.push(rng.integers(0, 256, (50, 70, 3), np.uint8), time_s=float(k))
+        if k % 7 == 5:
+            said.append(session.ask("What do you see?", options).text)
+            said.append(session.logits("And now?"))
+        if k == 14:
+            session.save(file)
+            session.close()
+            session = model.restore(file)
+    said.append(str(session.stats().num_evicted_frames))
+    session.close()
+    return said
+
+
+@pytest.mark.parametrize("retain", ["window", "novelty"])
+@pytest.mark.parametrize("make", [on_tensorrt, on_ort_cuda])
+def test_a_session_says_the_same_as_on_the_cpu(
+    bundle_path: Path, tmp_path: Path, make: Callable[[Bundle], Executors], retain: str
+) -> None:
+    bundle = Bundle.open(bundle_path)
+    with model_of(bundle, make(bundle)) as model:
+        ours = life(model, retain, tmp_path / "a")
+    with model_of(bundle, on_cpu(bundle)) as model:
+        theirs = life(model, retain, tmp_path / "b")
+    assert len(ours) == len(theirs) == 7
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(mine, other)
+    assert int(str(ours[-1])) > 5
