@@ -44,6 +44,13 @@ class Limits:
     recall_frames: int = 0  # most that come back for one question
 
     @property
+    def widest_tokens(self) -> int:
+        """Most that a question with recalled frames has before it: as much as the model is used to,
+        though the live context may be kept shorter."""
+        reserve = min(self.reserve_tokens, _default_reserve(self.max_context_tokens))
+        return self.max_context_tokens - reserve
+
+    @property
     def floor_pages(self) -> int:
         """What a context cannot do without: its pinned start and one frame."""
         return self.start_pages + self.frame_pages
@@ -93,12 +100,12 @@ def plan_limits(
 
     ``num_frame`` 0: a text-only model, whose context is counted in pages.
     ``reserve_tokens`` None: 128, at most a quarter of the context. ``num_pages`` are to be had from
-    the pool, None: those available. ``recall``: keep room for frames that come back, a third of
-    the window, at most a quarter of what fits. Raises BudgetError unless pinned start, one frame
-    and a question fit the window and these pages.
+    the pool, None: those available. ``recall``: keep room for frames that come back, a third of the
+    model's window, at most a quarter of what fits. Raises BudgetError unless pinned start, one
+    frame and a question fit the window and these pages.
     """
     if reserve_tokens is None:
-        reserve_tokens = max(min(_DEFAULT_RESERVE_TOKENS, max_context_tokens // 4), 2)
+        reserve_tokens = _default_reserve(max_context_tokens)
     if reserve_tokens < 2:
         raise ValueError(f"reserve_tokens must be at least 2, got {reserve_tokens}")
     geometry = cache.geometry
@@ -114,7 +121,8 @@ def plan_limits(
     if num_pages is None:
         num_pages = cache.counts.available
     fitting = max(num_pages - start_pages - reserve_pages, 0) // frame_pages
-    num_back = min(num_window // 3, fitting // 4) if recall else 0
+    usual = max_context_tokens - num_start - _default_reserve(max_context_tokens)
+    num_back = min(usual // num_frame // 3, fitting // 4) if recall else 0
     reserve_pages += num_back * frame_pages
     limits = Limits(
         cache,
@@ -130,6 +138,10 @@ def plan_limits(
     what = "the pinned start, one frame and a question"
     check_fits(cache, limits.floor_pages + reserve_pages, num_pages, what)
     return limits.within(num_pages)
+
+
+def _default_reserve(max_context_tokens: int) -> int:
+    return max(min(_DEFAULT_RESERVE_TOKENS, max_context_tokens // 4), 2)
 
 
 def check_fits(cache: PageCache, needed: int, num_pages: int, what: str) -> None:

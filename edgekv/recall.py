@@ -10,6 +10,7 @@ Does not know: files, sessions, what frames show.
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -32,6 +33,8 @@ class Asked:
     num_new: int  # tokens the answer may have
     num_prefilled: int = 0  # of the prompt
     num_recalled: int = 0  # frames that came back
+    reading_s: float = 0.0  # that the disk took for them
+    waiting_s: float = 0.0  # of it, that the question waited
 
 
 class Reading:
@@ -40,12 +43,15 @@ class Reading:
     def __init__(self, tier: Tier, slots: NDArray[np.intp]) -> None:
         self._tier, self._slots = tier, slots
         self._frames: list[StoredFrame] = []
+        self.seconds = 0.0  # that reading took
         self._thread = threading.Thread(target=self._read, name="edgekv-recall", daemon=True)
 
     def _read(self) -> None:
+        began = time.perf_counter()
         self._tier.read_ahead(self._slots)
         frames = [self._tier.read(int(slot)) for slot in self._slots]
         self._frames = [frame for frame in frames if frame is not None]
+        self.seconds = time.perf_counter() - began
 
     def frames(self) -> list[StoredFrame]:
         """Those that could be read, by growing segment id; waits for them."""
@@ -99,9 +105,8 @@ def bring_back(
     limits, page_size = member.limits, runner.cache.geometry.page_size
     chosen = _choose(tier, runner, fork, limits, scale, prompt, num_wanted)
     num_back = int(tier.index.frames["num_pages"][chosen].sum()) * page_size
-    if num_back:  # the context of the question is no longer than the live one may be
-        most = limits.max_context_tokens - limits.reserve_tokens - num_back
-        shrink(fork, member.rule, limits, most)
+    if num_back:
+        shrink(fork, member.rule, limits, limits.widest_tokens - num_back)
     asked = fit(runner, fork, member, len(prompt), num_wanted, num_back)
     if not num_back:
         return asked
@@ -109,11 +114,35 @@ def bring_back(
         half = len(prompt) // 2
         if half:
             runner.feed(fork, "text", prompt[:half])
+        began = time.perf_counter()
         frames = reading.frames()
+        waiting_s = time.perf_counter() - began
     if frames:
         pages = fork.insert(state_of(frames, page_size, fork.next_segment_id))
         runner.write_pages(pages, np.concatenate([frame.pages for frame in frames]))
-    return Asked(asked.num_new, half, len(frames))
+    return Asked(asked.num_new, half, len(frames), reading.seconds, waiting_s)
+
+
+def looks_for(
+    tier: Tier,
+    runner: Runner,
+    live: Sequence,
+    prompt: NDArray[np.float32],  # (n, hidden)
+) -> NDArray[np.float32]:
+    """(Hq, D) what the last token of a question looks for, to rank the frames of a tier by.
+
+    The question is run behind the pinned start alone: what its last token looks for hardly depends
+    on what the window holds, and a short context costs little. Raises as ``Runner.last_query``.
+    """
+    with live.fork() as bare:
+        bare.truncate(_num_pinned(live))
+        start = bare.next_position
+        query = runner.last_query(bare, prompt)
+    # As though the question stood right behind one frame that stands at 0.
+    span = tier.index.frames["span"].max(axis=0)
+    return turn(
+        query.reshape(-1, tier.plan.model.geometry.head_dim), span - start, tier.plan.rotation
+    )
 
 
 def _choose(
@@ -125,26 +154,21 @@ def _choose(
     prompt: NDArray[np.float32],  # (n, hidden)
     num_wanted: int,
 ) -> NDArray[np.intp]:
-    """(k,) slots of the frames in the tier that the question is about, as many as fit.
-
-    The question is run behind the pinned start alone: what its last token looks for hardly depends
-    on what the window holds, and a short context costs little.
-    """
-    segments = live.segment_table()
-    pinned = np.logical_and.accumulate(segments.kinds == SYSTEM_CODE)
-    num_pinned = int(segments.num_tokens[pinned].sum())
-    geometry, plan = runner.cache.geometry, tier.plan
-    num_frame = plan.max_pages * geometry.page_size
-    room = limits.max_context_tokens - num_pinned - len(prompt) - num_wanted
-    free = limits.cache.counts.available - geometry.pages_for(len(prompt)) - 2
-    count = min(limits.recall_frames, room // num_frame, free // plan.max_pages)
+    """(k,) slots of the frames in the tier that the question is about, as many as fit."""
+    geometry, num_pages = runner.cache.geometry, tier.plan.max_pages
+    room = limits.max_context_tokens - _num_pinned(live) - len(prompt) - num_wanted
+    available = limits.cache.counts.available - geometry.pages_for(len(prompt)) - 2
+    count = min(
+        limits.recall_frames, room // (num_pages * geometry.page_size), available // num_pages
+    )
     if count < 1 or not len(tier.index):
         return np.empty(0, np.intp)
-    with live.fork() as bare:
-        bare.truncate(num_pinned)
-        start = bare.next_position
-        query = runner.last_query(bare, prompt)
-    # As though the question stood right behind one frame that stands at 0.
-    span = tier.index.frames["span"].max(axis=0)
-    query = turn(query.reshape(-1, geometry.head_dim), span - start, plan.rotation)
-    return tier.index.best(query, scale, count, segments.ids)
+    query = looks_for(tier, runner, live, prompt)
+    return tier.index.best(query, scale, count, live.segment_table().ids)
+
+
+def _num_pinned(sequence: Sequence) -> int:
+    """Tokens of the pinned start."""
+    segments = sequence.segment_table()
+    pinned = np.logical_and.accumulate(segments.kinds == SYSTEM_CODE)
+    return int(segments.num_tokens[pinned].sum())

@@ -268,7 +268,8 @@ class StreamRun:
                     yield self._ask(due.question, self._last)
 
     def _ask(self, question: Question, frame: Frame) -> AnswerEvent:
-        answer = self._session.ask(question.prompt, self._options)
+        # Where the session has no tier there is nothing to recall.
+        answer = self._session.ask(question.prompt, self._options, recall="auto")
         event = AnswerEvent(frame, question, answer)
         self._num_answers += 1
         self._num_right += event.right is True

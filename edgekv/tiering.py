@@ -52,6 +52,8 @@ class TierStats:
     num_skipped: int  # frames that could not be stored
     num_damaged: int  # stored frames that were refused when they were read
     num_recalled: int  # frames that came back for questions
+    recall_reading_ms: float  # that the disk took for them
+    recall_waiting_ms: float  # of it, that questions waited: the rest was hidden
     reading_ms: float  # a frame from the disk, NaN = not measured
     encoding_ms: float  # a frame encoded and prefilled again
     problem: str | None  # why nothing is stored any more
@@ -68,6 +70,7 @@ class SessionTier:
         self._queries = queries
         self.recall_off = recall_off
         self.num_recalled = 0
+        self._reading_s = self._waiting_s = 0.0  # while recalling
         self.reading_ms = self.encoding_ms = float("nan")
         if recall_off is None and queries is None:
             self._turn_off("the decoder shows no queries here")
@@ -75,6 +78,11 @@ class SessionTier:
     def _turn_off(self, reason: str) -> None:
         self.recall_off = reason
         _log.warning("no frames will be recalled: %s", reason)
+
+    @property
+    def tier(self) -> Tier | None:
+        """The tier itself."""
+        return self._tier
 
     @property
     def record(self) -> TierRecord | None:
@@ -127,6 +135,8 @@ class SessionTier:
             num_wanted=num_wanted,
         )
         self.num_recalled += asked.num_recalled
+        self._reading_s += asked.reading_s
+        self._waiting_s += asked.waiting_s
         return asked
 
     def stats(self) -> TierStats:
@@ -140,6 +150,8 @@ class SessionTier:
             num_skipped=0 if tier is None else tier.num_skipped,
             num_damaged=0 if tier is None else tier.num_damaged,
             num_recalled=self.num_recalled,
+            recall_reading_ms=1e3 * self._reading_s,
+            recall_waiting_ms=1e3 * self._waiting_s,
             reading_ms=self.reading_ms,
             encoding_ms=self.encoding_ms,
             problem=None if tier is None else tier.problem,
@@ -162,7 +174,7 @@ def plan_tier(
     """What a tier of this model looks like. Raises ValueError where there cannot be one."""
     geometry = runner.cache.geometry
     if not inputs.tokens_per_frame:
-        raise ValueError(f"{manifest.name} is a text-only model, a tier keeps frames")
+        raise ValueError(f"{manifest.name} has no frames in its context that a tier could keep")
     if not manifest.shiftable:
         raise ValueError(
             f"{manifest.name} has positions that cannot be shifted, so no frame can come back"

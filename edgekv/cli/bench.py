@@ -148,3 +148,24 @@ def identity(model: Path | None) -> int:
 
     console = _console()
     return emit(bench.run(model or demo_bundle_path(), console=console), console)
+
+
+@command.command()
+@_MODEL
+@click.option(
+    "--streams", type=click.IntRange(min=1), default=20, show_default=True, help="Needle streams."
+)
+@click.option(
+    "--windows", type=click.IntRange(min=2), default=20, show_default=True, help="Their length."
+)
+def tiers(model: Path | None, streams: int, windows: int) -> int:
+    """Frames on disk and back: size, error, cost, and whether the right ones are found."""
+    from edgekv.bench import tiers as bench
+    from edgekv.bench.report import emit
+    from edgekv.demo_bundle import demo_bundle_path
+
+    console = _console()
+    result = bench.run(
+        model or demo_bundle_path(), num_streams=streams, length=windows, console=console
+    )
+    return emit(result, console)

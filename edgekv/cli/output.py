@@ -19,6 +19,7 @@ from rich.text import Text
 from edgekv.cli.memory_line import MemoryLine
 from edgekv.config import format_bytes
 from edgekv.stream import AnswerEvent, FrameEvent, NoticeEvent, StreamEvent, Summary
+from edgekv.tiering import TierStats
 
 _NOTICES = {"restored": "frames in the saved session, which goes on from here"}
 
@@ -120,6 +121,7 @@ def _summary_json(summary: Summary) -> dict[str, object]:
         "context_frames": stats.num_context_frames,
         "context_tokens": stats.num_tokens,
         "evicted_frames": stats.num_evicted_frames,
+        "tier": _tier_json(stats.tier),
         "ms_per_frame": {
             "p50": round(summary.ms_p50, 3),
             "p95": round(summary.ms_p95, 3),
@@ -130,6 +132,21 @@ def _summary_json(summary: Summary) -> dict[str, object]:
             "first_window": summary.anonymous_bytes_start,
             "end": summary.anonymous_bytes_end,
         },
+    }
+
+
+def _tier_json(tier: TierStats | None) -> dict[str, object] | None:
+    if tier is None:
+        return None
+    return {
+        "frames": tier.num_frames,
+        "bytes": tier.num_bytes,
+        "stored_frames": tier.num_stored,
+        "skipped_frames": tier.num_skipped,
+        "damaged_frames": tier.num_damaged,
+        "recalled_frames": tier.num_recalled,
+        "problem": tier.problem,
+        "recall_off": tier.recall_off,
     }
 
 

@@ -113,7 +113,11 @@ def _open_session(model: Model, options: RunOptions) -> Session:
     saved, asked = options.save_to, (options.instructions, options.retain)
     if saved is None or not options.restore or not saved.exists():
         return model.session(
-            instructions=options.instructions, retain=options.retain, skip_still=options.skip_still
+            instructions=options.instructions,
+            retain=options.retain,
+            skip_still=options.skip_still,
+            tier=options.tier,
+            tier_limit=options.tier_limit,
         )
     session = model.restore(saved, skip_still=options.skip_still)
     if (session.instructions, session.retain) == asked:

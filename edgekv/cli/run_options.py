@@ -33,6 +33,8 @@ class RunOptions:
     retain: str
     skip_still: float | None  # seconds between frames that are encoded all the same
     instructions: str | None
+    tier: Path | None  # None = frames that leave are gone
+    tier_limit: int
     device: str
     engine_cache: Path | None  # None = in the user's cache folder
     max_step_tokens: int
@@ -108,6 +110,20 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Do not encode frames that show nothing new, but one at least every TIME.",
     ),
     click.option("--instructions", help="Text pinned at the start of the context."),
+    click.option(
+        "--tier",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Keep frames that leave in FILE; questions bring back those they are about.",
+    ),
+    click.option(
+        "--tier-limit",
+        metavar="SIZE",
+        callback=size,
+        default="256MiB",
+        show_default=True,
+        help="Most bytes of the tier; the oldest frames go when it is full.",
+    ),
     click.option(
         "--device",
         type=click.Choice(["auto", *get_args(Device)]),
