@@ -22,8 +22,7 @@ from tests.export.paged import PagedDecoder, Row
 
 TOLERANCE = 1e-4
 LENGTH = 23
-# One for each node that older opsets lack or spell otherwise.
-OLD_OPSET_MODELS = ("llama", "qwen3", "gemma3", "phi3-partial", "glm-interleaved", "gpt-oss-sinks")
+OLD_OPSET_MODELS = ("llama", "qwen3")
 
 
 @dataclass
