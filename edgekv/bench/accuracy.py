@@ -24,6 +24,7 @@ from rich.progress import track
 import edgekv
 from edgekv.bench.report import BenchResult, machine
 from edgekv.demo import KINDS, EvaluationStream, Question, evaluation_set
+from edgekv.session import Recalling
 
 LONGEST_TRAINED = 56  # frames in the longest training sequence, see scripts/demo_training
 _WARM_UP_FRAMES = 20 * LONGEST_TRAINED
@@ -40,10 +41,16 @@ class Score:
     num_right: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     num_asked: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
-    def ask(self, session: edgekv.Session, questions: Iterable[Question]) -> None:
+    def ask(
+        self,
+        session: edgekv.Session,
+        questions: Iterable[Question],
+        *,
+        recall: Recalling = "off",
+    ) -> None:
         """Ask and count."""
         for question in questions:
-            answer = session.ask(question.text, _OPTIONS).text.strip()
+            answer = session.ask(question.text, _OPTIONS, recall=recall).text.strip()
             self.num_asked[question.kind] += 1
             self.num_right[question.kind] += answer == question.answer
 

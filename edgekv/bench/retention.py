@@ -15,11 +15,13 @@ Each rule gets the same streams and the same room; ``window``, the baseline, can
 - cost: what the rule adds to ``push`` (summary, and the decision what leaves), in percent of it.
 
 ``least-attended`` keeps what is asked about: its streams are asked the same two questions once a
-window. Where nobody asks it is ``window``.
+window. Where nobody asks it is ``window``. ``recall`` is ``window`` with a context of one window, a
+tier for what leaves, and questions that look there; what storing costs is ``bench tiers``'s.
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,6 +39,7 @@ from edgekv.cache.retention import retention_rule, retention_rules
 from edgekv.demo import MAX_FRAMES
 from edgekv.demo.needles import NOW_KINDS, PAST_KINDS, NeedleStream, needle_streams
 from edgekv.limits import segments_to_drop
+from edgekv.session import Recalling
 
 WINDOW = 8  # frames
 _BUDGET_SHARE = 8  # a context holds one eighth of the stream
@@ -52,24 +55,29 @@ class Contender:
     name: str
     retain: str
     asked_on_the_way: bool = False  # once a window, what will be asked at the end
+    recall: Recalling = "off"
 
     def num_frames(self, length: int) -> int:
         """Frames that its context may hold."""
-        return length * WINDOW // _BUDGET_SHARE
+        return WINDOW if self.recall == "auto" else length * WINDOW // _BUDGET_SHARE
 
-    def open(self, model: edgekv.Model, length: int) -> edgekv.Session:
+    def open(self, model: edgekv.Model, length: int, folder: Path) -> edgekv.Session:
         """A session with room for so many frames, and the rest of the context for questions."""
         with model.session() as probe:
             num_start = probe.stats().num_tokens
         bundle = model.bundle
         room = self.num_frames(length) * bundle.tokens_per_image
         reserve = bundle.manifest.max_context_tokens - num_start - room
-        return model.session(retain=self.retain, reserve_tokens=reserve)
+        tier = folder / "frames.tier" if self.recall == "auto" else None
+        return model.session(retain=self.retain, reserve_tokens=reserve, tier=tier)
 
 
-CONTENDERS = tuple(
-    Contender(name, name, asked_on_the_way=retention_rule(name).needs_heat)
-    for name in retention_rules()
+CONTENDERS = (
+    *(
+        Contender(name, name, asked_on_the_way=retention_rule(name).needs_heat)
+        for name in retention_rules()
+    ),
+    Contender("recall", "window", recall="auto"),
 )
 
 
@@ -119,11 +127,11 @@ def run(path: Path, *, num_streams: int, windows: tuple[int, ...], console: Cons
                     if name != _BASELINE:
                         baseline[f"{_BASELINE}.{name}_{length}w_{key}"] = plain[key]
                 figures[f"{name}_{length}w_now_lost"] = plain["now"] - tally.figures()["now"]
-        for contender in CONTENDERS:
-            cost_ms, push_ms = _cost(model, contender.retain)
-            figures[f"{contender.name}_cost_ms"] = cost_ms
-            figures[f"{contender.name}_push_ms"] = push_ms
-            figures[f"{contender.name}_cost_percent"] = 100 * cost_ms / push_ms
+        for rule in retention_rules():
+            cost_ms, push_ms = _cost(model, rule)
+            figures[f"{rule}_cost_ms"] = cost_ms
+            figures[f"{rule}_push_ms"] = push_ms
+            figures[f"{rule}_cost_percent"] = 100 * cost_ms / push_ms
         figures |= mass_cost(model.bundle)
     console.print(markdown(figures, windows), markup=False, soft_wrap=True)
     return BenchResult("retention", machine(), figures, baseline, _bounds(figures))
@@ -145,7 +153,8 @@ def markdown(figures: Mapping[str, float], windows: tuple[int, ...]) -> str:
         for contender in CONTENDERS:
             name = contender.name
             cells = [f"{figures[f'{name}_{length}w_{key}']:.0f}" for key in columns]
-            cells.append(f"{figures[f'{name}_cost_percent']:.2f} %")
+            cost = figures.get(f"{name}_cost_percent")
+            cells.append("" if cost is None else f"{cost:.2f} %")
             start = f"| {length} windows | `{name}` | {contender.num_frames(length)} | "
             lines.append(start + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -158,6 +167,8 @@ def _bounds(figures: dict[str, float]) -> dict[str, tuple[str, float]]:
     for figure in figures:
         if figure.startswith("novelty_") and figure.endswith(("w_found", "w_needle")):
             bounds[figure] = (">=", 80.0)
+        elif figure.startswith("recall_") and figure.endswith("w_found"):
+            bounds[figure] = (">=", 95.0)
         elif figure.startswith(f"{_BASELINE}_") and figure.endswith("w_found"):
             bounds[figure] = ("<=", 20.0)
         elif figure.endswith("_now_lost") and not figure.startswith(_BASELINE):
@@ -175,25 +186,30 @@ def _on_streams(
     title = f"{length} windows"
     for stream in track(streams, title, total=num_streams, console=console, transient=True):
         for contender in CONTENDERS:
-            with contender.open(model, length) as session:
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                contender.open(model, length, Path(folder)) as session,
+            ):
                 for k, pixels in enumerate(stream.clip.frames):
                     session.push(pixels, k / 2)
                     if contender.asked_on_the_way and k % WINDOW == WINDOW - 1:
                         for question in stream.about_needle():
                             session.ask(question.text, _OPTIONS)
-                _question(session, stream, tallies[contender.name])
+                _question(session, stream, tallies[contender.name], contender.recall)
     return tallies
 
 
-def _question(session: edgekv.Session, stream: NeedleStream, tally: Tally) -> None:
+def _question(
+    session: edgekv.Session, stream: NeedleStream, tally: Tally, recall: Recalling
+) -> None:
     """All questions at the end of a stream."""
     frames = session.context_frames()
     tally.kept.append(bool(np.isin(stream.sightings, frames).any()))
     tally.num_old.append(int((frames < len(stream.clip) // 2).sum()))
     about_needle, about_stranger = stream.about_needle()
     for question, said_yes in ((about_needle, tally.found), (about_stranger, tally.false_alarms)):
-        said_yes.append(session.ask(question.text, _OPTIONS).text.strip() == "yes")
-    tally.now.ask(session, stream.about_now())
+        said_yes.append(session.ask(question.text, _OPTIONS, recall=recall).text.strip() == "yes")
+    tally.now.ask(session, stream.about_now(), recall=recall)
     tally.context.ask(session, stream.about_kept(frames))
 
 
