@@ -94,6 +94,9 @@ class Session:
         self._runner = runner
         self._inputs = inputs
         self._member = member
+        if member.rule.needs_summaries:
+            with runner.lock:
+                runner.cache.summaries.keep()
         self._changing = threading.Lock()
         self._record = record
         self._num_copied_frames = 0
@@ -135,8 +138,6 @@ class Session:
                     sequence.take(found)
                 num_shared = sequence.num_pages - int(sequence.private_pages().sum())
                 runner.sharing.check_newcomer(limits, num_shared=num_shared)
-                if rule.needs_summaries:
-                    runner.cache.summaries.keep()
                 member = Member(sequence, rule, limits, priority, record)
                 runner.sharing.join(member)
                 if start and found is None:

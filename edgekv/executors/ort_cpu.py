@@ -67,7 +67,7 @@ class OrtDecoder:
         for layer in range(geometry.num_layers):
             self._bind_pool(names.key_pool(layer), names.key_pool_out(layer), shape, geometry)
             self._bind_pool(names.value_pool(layer), names.value_pool_out(layer), shape, geometry)
-        self._copier = PageCopier(self._pools)
+        self._copier: PageCopier | None = PageCopier(self._pools)
         self._mass = np.zeros(num_pages, np.float32)
         if page_mass:
             self._bind_in_place(names.PAGE_MASS, names.PAGE_MASS_OUT, self._mass)
@@ -110,6 +110,8 @@ class OrtDecoder:
 
     def copy_pages(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
         """Copy whole pages in every pool."""
+        if self._copier is None:
+            raise ExecutorError("the decoder executor is closed")
         self._copier.copy(source, target)
 
     def read_pages(
@@ -132,4 +134,4 @@ class OrtDecoder:
         """Give pools and graph back."""
         self._step.close()
         self._pools.clear()
-        del self._copier  # it holds the pools too
+        self._copier = None  # it holds the pools too

@@ -59,12 +59,12 @@ def test_a_frame_whose_push_failed_is_not_what_later_ones_are_compared_with(
 ) -> None:
     with model.session(skip_still=100.0) as session:
         for k in range(2):
-            session.push(picture(0), k / 2)
+            session.push(picture(8100), k / 2)
         with monkeypatch.context() as patch:
             patch.setattr(type(model._inputs), "frame", _fail)
             with pytest.raises(edgekv.ExecutorError):
-                session.push(picture(1), 1.0)
-        assert session.push(picture(1), 1.0)
+                session.push(picture(8101), 1.0)
+        assert session.push(picture(8101), 1.0)
 
 
 def _fail(*_: object) -> None:

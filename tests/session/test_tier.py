@@ -338,7 +338,7 @@ def test_models_that_cannot_recall_are_refused(
 ) -> None:
     fixed = replace(model.bundle.manifest, shiftable=False)
     monkeypatch.setattr(model, "bundle", replace(model.bundle, manifest=fixed))
-    with pytest.raises(ValueError, match="positions that cannot be shifted"):
+    with pytest.raises(ValueError, match="positions cannot be shifted"):
         model.session(tier=tmp_path / "t")
 
 

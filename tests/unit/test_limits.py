@@ -169,6 +169,7 @@ class _Spy:
     """Chooses as ``window`` and notes how many numbers each summary has."""
 
     needs_summaries = True
+    needs_heat = False
 
     def __init__(self) -> None:
         self.widths: set[int] = set()
