@@ -30,9 +30,10 @@ if TYPE_CHECKING:
         SourceError,
         TraceError,
     )
+    from edgekv.loading import load
     from edgekv.media import open_video
     from edgekv.metrics import serve_metrics
-    from edgekv.model import Model, load
+    from edgekv.model import Model
     from edgekv.sampling import SamplingOptions
     from edgekv.session import Session, SessionStats
     from edgekv.types import Answer, Frame, Sound
@@ -57,7 +58,7 @@ _HOME = {
     "SourceError": "errors",
     "TraceError": "errors",
     "demo_bundle_path": "demo_bundle",
-    "load": "model",
+    "load": "loading",
     "open_video": "media",
     "serve_metrics": "metrics",
 }

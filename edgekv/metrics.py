@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from edgekv.cache import ALLOCATION_BUCKETS_US, CrossCounts
 from edgekv.errors import MetricsError
+from edgekv.figures import ModelFigures
 from edgekv.memory import anonymous_bytes
-from edgekv.model import Model, ModelFigures
+from edgekv.model import Model
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -23,8 +23,9 @@ from edgekv.bundle import Bundle
 from edgekv.config import ImageSettings
 from edgekv.encoder_cache import picture_digest
 from edgekv.inputs import InputEncoder
+from edgekv.loading import load
 from edgekv.media.preprocess import Preprocessor
-from edgekv.model import Model, load
+from edgekv.model import Model
 from edgekv.sampling import SamplingOptions
 
 NUM_SESSIONS = 20

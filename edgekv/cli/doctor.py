@@ -19,7 +19,7 @@ from edgekv.config import format_bytes
 
 if TYPE_CHECKING:
     from edgekv.bundle import CrossSettings
-    from edgekv.model import Estimate
+    from edgekv.estimate import Estimate
 
 _LIBRARIES = ("onnxruntime", "numpy", "opencv-python-headless", "pillow", "tokenizers", "tensorrt")
 
@@ -113,9 +113,9 @@ def _show_video(console: Console) -> None:
 
 def _show_bundle(console: Console, path: Path, kv_budget: int) -> bool:
     from edgekv.bundle import Bundle
+    from edgekv.estimate import estimate
     from edgekv.executors.tensorrt.memory import build_bytes, graph_bytes
     from edgekv.memory import available_bytes
-    from edgekv.model import estimate
 
     opened = Bundle.open(path)
     need = estimate(opened, kv_budget)

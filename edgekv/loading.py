@@ -1,0 +1,165 @@
+"""``edgekv.load``: from a bundle on disk to a model that runs.
+
+Owns: the order in which things are checked and taken. Guarantees: what does not fit is refused
+before anything is taken. Does not know frames, prompts or retention.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from edgekv.bundle import Bundle
+from edgekv.cache import CrossCache, PageCache
+from edgekv.config import KVDtype, parse_bytes
+from edgekv.estimate import Estimate, check_memory, estimate
+from edgekv.executors import (
+    Device,
+    EngineSource,
+    Progress,
+    VisionExecutor,
+    choose_device,
+    create_decoder,
+    create_vision,
+    decoder_signature,
+    vision_signature,
+)
+from edgekv.executors.signature import Signature
+from edgekv.generate import Runner
+from edgekv.inputs import InputEncoder, model_identity
+from edgekv.model import Model
+from edgekv.sources import create_cross_executor, load_sources
+from edgekv.trace.writer import DEFAULT_MAX_BYTES
+
+DEFAULT_ENCODER_CACHE_BYTES = 4 * 2**20
+
+
+def load(
+    path: str | Path,
+    *,
+    kv_budget: str | int = "64MiB",
+    kv_dtype: KVDtype | None = None,
+    cross_budget: str | int | None = None,
+    device: str = "auto",
+    num_threads: int = 0,
+    share: bool = True,
+    encoder_cache: str | int = DEFAULT_ENCODER_CACHE_BYTES,
+    max_step_tokens: int = 256,
+    engine_cache: str | Path | None = None,
+    progress: Progress | None = None,
+    trace: str | Path | None = None,
+    trace_limit: str | int = DEFAULT_MAX_BYTES,
+) -> Model:
+    """Open a bundle and take its memory.
+
+    ``kv_budget`` is the bytes of the KV pool (``"64MiB"`` or a number); the pool never grows.
+    ``kv_dtype`` is ``float16`` or ``float32``; None = what the bundle was exported for.
+    ``share`` lets sessions that began alike hold what they have in common once (docs/identity.md).
+    ``encoder_cache`` is the bytes kept of what the vision graph gave for the latest pictures, so
+    that a picture that comes again is not encoded again; 0 keeps none.
+    ``cross_budget`` is the bytes of the pools that cross-attention reads, for models that have it;
+    None = four inputs.
+    ``device`` is ``auto``, ``cpu``, ``cuda`` or ``tensorrt``; ``num_threads`` 0 = one per core.
+    ``max_step_tokens`` is the largest prefill chunk: more is faster, and takes more workspace.
+    ``engine_cache`` is where TensorRT's engines are kept (None: ``edgekv/engines`` in the user's
+    cache folder); ``progress`` is told how far one is that has to be built, which takes minutes:
+    its graph, what is being done, the share that is.
+    ``trace`` is a file for the event log of the cache, as ``Model.trace`` writes it.
+    Raises BundleError, BudgetError, ExecutorError, TraceError, or ValueError for an argument that
+    is wrong.
+    """
+    chosen = choose_device(device)
+    bundle = Bundle.open(path)
+    if device == "auto" and bundle.cross is not None:
+        chosen = choose_device("cpu")  # the only one with executors for cross-attention
+    encoder_cache_bytes = 0 if encoder_cache == 0 else parse_bytes(encoder_cache)
+    need = estimate(bundle, kv_budget, kv_dtype, cross_budget=cross_budget)
+    check_memory(bundle, need, encoder_cache_bytes)
+    cross = create_cross_executor(
+        bundle, chosen, kv_dtype, num_pages=need.num_cross_pages, num_threads=num_threads
+    )
+    cache = _make_cache(bundle, need, kv_dtype, share=share)
+    engines = _engine_source(bundle, engine_cache, progress)
+    decoder = create_decoder(
+        chosen,
+        bundle.decoder_path_for(kv_dtype),
+        cache.geometry,
+        num_pages=need.num_pages,
+        num_threads=num_threads,
+        max_columns=cache.max_pages,
+        max_step_tokens=max_step_tokens,
+        engines=engines,
+        signature=_decoder_signature(bundle, kv_dtype),
+        cross=cross,
+    )
+    try:
+        vision = _load_vision(bundle, chosen, num_threads, engines)
+    except BaseException:
+        decoder.close()
+        raise
+    runner = Runner(decoder, cache, cross=cross, max_step_tokens=max_step_tokens)
+    sources = load_sources(bundle, chosen, runner, num_threads)
+    inputs = InputEncoder(bundle, vision, sources, encoder_cache_bytes=encoder_cache_bytes)
+    model = Model(bundle, chosen, runner, inputs)
+    if trace is not None:
+        try:
+            model.trace(trace, limit=trace_limit)
+        except BaseException:
+            model.close()
+            raise
+    return model
+
+
+def _make_cache(
+    bundle: Bundle, need: Estimate, kv_dtype: KVDtype | None, *, share: bool
+) -> PageCache:
+    geometry, cross_geometry = bundle.geometry_for(kv_dtype), bundle.cross_geometry_for(kv_dtype)
+    max_tokens = bundle.manifest.max_context_tokens
+    return PageCache(
+        geometry,
+        need.num_pages,
+        max_pages=max_tokens,  # one token a page at worst
+        max_positions=max_tokens,
+        shiftable=bundle.manifest.shiftable,
+        identity=repr(model_identity(bundle, geometry)).encode(),
+        share=share,
+        cross=None if cross_geometry is None else CrossCache(cross_geometry, need.num_cross_pages),
+    )
+
+
+def _decoder_signature(bundle: Bundle, kv_dtype: KVDtype | None) -> Signature:
+    return decoder_signature(
+        bundle.geometry_for(kv_dtype),
+        hidden_size=bundle.manifest.hidden_size,
+        vocab_size=bundle.manifest.vocab_size,
+        page_mass=bundle.manifest.mass_layer is not None,
+        cross=bundle.cross_geometry_for(kv_dtype),
+    )
+
+
+def _engine_source(
+    bundle: Bundle, folder: str | Path | None, progress: Progress | None
+) -> EngineSource:
+    if folder is None:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(caches, "edgekv", "engines")
+    manifest = bundle.manifest
+    return EngineSource(
+        Path(folder), manifest.name, bundle.weights_sha256, manifest.weights, progress
+    )
+
+
+def _load_vision(
+    bundle: Bundle, device: Device, num_threads: int, engines: EngineSource
+) -> VisionExecutor | None:
+    if bundle.vision_path is None or bundle.image is None:
+        return None
+    signature = vision_signature(
+        height=bundle.image.height,
+        width=bundle.image.width,
+        tokens_per_image=bundle.tokens_per_image,
+        hidden_size=bundle.manifest.hidden_size,
+    )
+    return create_vision(
+        device, bundle.vision_path, num_threads=num_threads, signature=signature, engines=engines
+    )
