@@ -133,7 +133,8 @@
         g.fillRect(x0, p.y + bars.lane[i] * h + 2, Math.max(x1 - x0, 1.6), h - 4);
       }
       if (data.questions) label(g, "asked", p.y + p.h - h / 2);
-      if (data.lanes > 1 || !data.questions) label(g, "live", p.y + h / 2);
+      const contexts = data.lanes - (data.questions ? 1 : 0);
+      for (let lane = 0; lane < contexts; lane++) label(g, String(lane + 1), p.y + (lane + 0.5) * h);
     },
     used(g, p) {
       area(g, p, levels.used.map((used, c) => used + levels.cached[c]), data.pages, color.cached);

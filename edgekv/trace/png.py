@@ -110,8 +110,8 @@ class _Picture:
             self._draw.rectangle(box, fill=fill)
         if bars.is_question.any():
             self._label(y + high - _LANE_HEIGHT, "asked")
-        if self._view.num_lanes > 1 or not bars.is_question.any():
-            self._label(y, "live")
+        for lane in range(self._view.num_lanes - bool(bars.is_question.any())):
+            self._label(y + round(lane * lane_height), f"{lane + 1}")
 
     def _used(self, y: int, high: int) -> None:
         num_pages = self._view.timeline.num_pages
@@ -168,10 +168,10 @@ class _Picture:
         x = _MARGIN
         entries = (
             ("system, pinned", _KINDS[SYSTEM]),
-            ("frame, from just arrived to about to leave", None),
+            ("frame, from new to old", None),
             ("text of a question", _KINDS[TEXT]),
             ("answer", _KINDS[ANSWER]),
-            ("cached", _CACHED),
+            ("cached: left, can be found again", _CACHED),
             ("free", _FREE),
             ("frames evicted", _EVICT),
         )
@@ -202,7 +202,7 @@ class _Picture:
 
 
 def _mixed(age: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Colours of frames (…, 3) from just arrived (0) to about to leave (1)."""
+    """Colours of frames (…, 3) from new (0) to old (1)."""
     new, old = np.array(_KINDS[FRAME]), np.array(_OLD_FRAME)
     mixed = new + np.clip(age, 0, 1)[..., None] * (old - new)
     # Few shades, so that the file stays small.

@@ -56,7 +56,7 @@ def describe(log: TraceLog, view: View) -> Words:
     if evicted:
         named = ", ".join(f"“{rule}”" for rule in rules)
         story.append(
-            f"The context held at most {_many(timeline.most_frames, 'frame')}; {evicted:,} left "
+            f"No context held more than {_many(timeline.most_frames, 'frame')}; {evicted:,} left "
             f"again in {_many(len(own), 'batch', 'batches')}, chosen by {named}."
         )
     elif num_frames:
@@ -66,20 +66,24 @@ def describe(log: TraceLog, view: View) -> Words:
         )
     if questions:
         tokens = sum(life.num_answer_tokens for life in questions)
+        was = "was" if len(questions) == 1 else "were"
         story.append(
-            f"{_many(len(questions), 'question')} were asked, each on a fork that shared the "
-            f"context’s pages; they got {_many(tokens, 'token')} of answer."
+            f"{_many(len(questions), 'question')} {was} asked, "
+            "each on a fork that shared the context’s pages; "
+            f"all answers together have {_many(tokens, 'token')}."
         )
     if timeline.num_recalled:
         story.append(
             f"{_many(timeline.num_recalled, 'frame')} that had left came back for questions."
         )
     if timeline.num_taken:
+        was = "was" if timeline.num_taken == 1 else "were"
         found = _many(timeline.num_taken, "segment")
-        story.append(f"{found} were found in the pool, and not computed again.")
+        story.append(f"{found} {was} found in the pool, and not computed again.")
     share = timeline.peak / timeline.num_pages
     story.append(
-        f"At most {timeline.peak:,} of {timeline.num_pages:,} pages ({share:.0%}) were in use."
+        f"At most {timeline.peak:,} of {timeline.num_pages:,} pages ({share:.0%}) were in use, "
+        "cached ones not counted."
     )
     pool = format_bytes(timeline.num_pages * log.header.geometry.page_bytes)
     figures = [

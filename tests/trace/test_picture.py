@@ -42,9 +42,9 @@ def test_the_page_stands_alone_and_tells_the_story(tmp_path: Path) -> None:
     assert "<title>street &lt;1&gt;.trace" in html
     for said in (
         "100 frames came in over 50.0 s of stream",
-        "held at most 20 frames; 80 left again in 16 batches, chosen by “window”",
+        "No context held more than 20 frames; 80 left again in 16 batches, chosen by “window”",
         "10 questions were asked",
-        "120 tokens of answer",
+        "all answers together have 120 tokens",
         "At most 106 of 128 pages (83%)",
     ):
         assert said in html
