@@ -16,7 +16,7 @@ test: $(VENV)/.dev  ## the suite, without torch
 	$(BIN)/python -m pytest --ignore tests/export --ignore tests/plugin --ignore tests/kernels -n auto --maxprocesses 4
 
 test-export: $(VENV)/.export  ## parity with transformers (installs torch), the GPU kernels and plugins
-	$(BIN)/python -m pytest tests/export tests/plugin -n auto --maxprocesses 4
+	$(BIN)/python -m pytest tests/export tests/plugin -n auto --maxprocesses 4 --dist loadgroup
 	$(BIN)/python -m pytest tests/kernels -n auto --maxprocesses 4
 
 test-ort: $(VENV)/.dev  ## the operator on the oldest and the newest ONNX Runtime we allow

@@ -19,6 +19,27 @@ settings.load_profile("edgekv")
 Pixels = NDArray[np.uint8]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With ``--dist loadgroup``: tests of one exported model, or of one built plugin, run in one
+    worker, which makes it once."""
+    for item in items:
+        if group := _made_together(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _made_together(item: pytest.Item) -> str | None:
+    folder, name = item.path.parent.name, item.path.stem
+    if folder == "plugin":
+        return folder
+    if folder != "export":
+        return None
+    if name.startswith("test_cross"):
+        return "cross"
+    params = getattr(item, "callspec", None)
+    made = {} if params is None else params.params
+    return f"{name} {next((made[key] for key in ('case', 'pair', 'bundle') if key in made), '')}"
+
+
 @pytest.fixture(scope="session")
 def bundle_path() -> Path:
     return edgekv.demo_bundle_path()
