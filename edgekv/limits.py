@@ -17,11 +17,12 @@ from edgekv.cache import Entry, PageCache, Sequence
 from edgekv.cache.retention import (
     RetentionRule,
     Watermarks,
+    choose,
     choose_room,
     offered,
     rule_name,
 )
-from edgekv.cache.segments import FRAME_CODE, SYSTEM_CODE, SegmentTable
+from edgekv.cache.segments import FRAME_CODE, SYSTEM_CODE
 from edgekv.config import KVGeometry, format_bytes
 from edgekv.errors import BudgetError, ContextError, OutOfPagesError
 
@@ -205,7 +206,7 @@ def segments_to_drop(
         over = num_kept + num_tokens - room
         if over <= 0:
             return ids
-        more = _choose_for_tokens(offered(sequence, rule).take(left), rule, limits, over)
+        more = _choose_for_tokens(sequence, left, rule, limits, over)
         if not more.size:
             raise ContextError(
                 f"need {num_tokens} tokens beside the {limits.reserve_tokens} kept for a question, "
@@ -215,17 +216,22 @@ def segments_to_drop(
 
 
 def _choose_for_tokens(
-    table: SegmentTable, rule: RetentionRule, limits: Limits, num_tokens: int
+    sequence: Sequence,
+    left: NDArray[np.bool_],  # (num_segments,) which may leave, unless they are pinned
+    rule: RetentionRule,
+    limits: Limits,
+    num_tokens: int,
 ) -> NDArray[np.int64]:
     """What ``rule`` drops first towards ``num_tokens`` fewer: (k,) ids, none if all is pinned.
 
     Pages may be partly filled, so that the tokens dropped may be fewer: ask again.
     """
-    loose = table.take(table.kinds != SYSTEM_CODE)
+    table = offered(sequence, rule)
+    loose = table.take(left & (table.kinds != SYSTEM_CODE))
     if not len(loose):
         return loose.ids
     num_pages = min(limits.cache.geometry.pages_for(num_tokens), int(loose.num_pages.sum()))
-    return loose.ids[rule.choose(loose, num_pages)]
+    return loose.ids[choose(sequence, rule, loose, num_pages)]
 
 
 def _drop_for_pages(
@@ -252,7 +258,8 @@ def shrink(fork: Sequence, rule: RetentionRule, limits: Limits, max_tokens: int)
     """Let segments go until at most ``max_tokens`` are left, or what is left cannot leave."""
     while (over := fork.num_tokens - max_tokens) > 0:
         try:
-            chosen = _choose_for_tokens(offered(fork, rule), rule, limits, over)
+            everything = np.ones(fork.num_segments, dtype=np.bool_)
+            chosen = _choose_for_tokens(fork, everything, rule, limits, over)
         except ContextError:  # a rule that lets nothing leave: the answer must be shorter
             return
         if not chosen.size:

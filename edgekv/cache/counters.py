@@ -18,6 +18,7 @@ from edgekv.cache.observer import Removal, Sharing
 
 if TYPE_CHECKING:
     from edgekv.cache.append import Append
+    from edgekv.cache.segments import SegmentTable
     from edgekv.cache.sequence import Sequence
     from edgekv.cache.step import Step
 
@@ -70,6 +71,16 @@ class CacheCounters:
     ) -> None:
         if how == "drop":
             self.dropped_segments[rule or "caller"] += segment_ids.size
+
+    def chose(
+        self,
+        sequence: Sequence,
+        rule: str,
+        offer: SegmentTable,
+        num_pages: int,
+        segment_ids: NDArray[np.int64],
+    ) -> None:
+        """Nothing: what leaves is counted when it leaves."""
 
     def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:  # noqa: ARG002
         self.inserted_segments += segment_ids.size

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from edgekv.cache.append import Append
+    from edgekv.cache.segments import SegmentTable
     from edgekv.cache.sequence import Sequence
     from edgekv.cache.step import Step
 
@@ -46,6 +47,18 @@ class CacheObserver(Protocol):
     ) -> None:
         """Tokens left: ``segment_ids`` (k,) of a drop, chosen by ``rule``; the tokens behind
         ``sequence.num_tokens`` of a truncation; or all, with the sequence."""
+        ...
+
+    def chose(
+        self,
+        sequence: Sequence,
+        rule: str,
+        offer: SegmentTable,
+        num_pages: int,
+        segment_ids: NDArray[np.int64],
+    ) -> None:
+        """``rule`` was asked which of ``offer`` to drop for ``num_pages``: ``segment_ids`` (k,).
+        Nothing has left, and what was planned may still come to nothing."""
         ...
 
     def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:
@@ -85,6 +98,17 @@ class Observers:
     ) -> None:
         for observer in self.all:
             observer.removed(sequence, how, segment_ids, rule)
+
+    def chose(
+        self,
+        sequence: Sequence,
+        rule: str,
+        offer: SegmentTable,
+        num_pages: int,
+        segment_ids: NDArray[np.int64],
+    ) -> None:
+        for observer in self.all:
+            observer.chose(sequence, rule, offer, num_pages, segment_ids)
 
     def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:
         for observer in self.all:

@@ -18,7 +18,7 @@ from itertools import groupby, product
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.retention import RetentionRule, offered
+from edgekv.cache.retention import RetentionRule, choose, offered
 from edgekv.cache.segments import FRAME_CODE, SYSTEM_CODE
 from edgekv.cache.sequence import Sequence
 from edgekv.errors import ContextError
@@ -40,7 +40,7 @@ class Giver:
     ) -> None:
         self.priority, self.share, self.batch = priority, share, batch
         self.has_given = False  # more than was leaving anyway
-        self._rule = rule
+        self._rule, self._sequence = rule, sequence
         self._page_ids, self._holders = sequence.table.page_ids.copy(), sequence.holders()
         self._table = offered(sequence, rule)
         self._private = sequence.private_pages()  # (n,)
@@ -78,7 +78,7 @@ class Giver:
         able = np.flatnonzero(self._able)
         offer = replace(self._table.take(able), num_pages=self._private[able])
         try:
-            chosen = able[self._rule.choose(offer, num_pages)]
+            chosen = able[choose(self._sequence, self._rule, offer, num_pages)]
         except ContextError:  # a rule that lets nothing leave
             self._able[:] = False
             return
@@ -102,8 +102,9 @@ class Giver:
         if not able.size:
             return set()
         offer = replace(self._table.take(able), num_pages=freed[able])
+        wanted = min(num_pages, int(freed[able].sum()))
         try:
-            chosen = able[self._rule.choose(offer, min(num_pages, int(freed[able].sum())))]
+            chosen = able[choose(self._sequence, self._rule, offer, wanted)]
         except ContextError:
             return set()
         return set(self._page_ids[joint & np.isin(self._owners, chosen)].tolist())

@@ -316,6 +316,13 @@ class Sequence:
         the context another than its segments' contents tell."""
         self._found_by = None
 
+    def chosen(
+        self, rule: str, offer: SegmentTable, num_pages: int, segment_ids: NDArray[np.int64]
+    ) -> None:
+        """``rule`` has chosen ``segment_ids`` (k,) of ``offer`` for ``num_pages``: for whoever
+        observes the cache. Nothing changes."""
+        self._pool.observer.chose(self, rule, offer, num_pages, segment_ids)
+
     def drop(self, segment_ids: Iterable[int], *, rule: str = "") -> None:
         """Forget whole segments; what stands behind them moves up, no key is touched.
 

@@ -182,6 +182,10 @@ class Fields:
     def text(self) -> str:
         return self._take(self.number()).decode()
 
+    def raw(self, size: int) -> bytes:
+        """So many bytes as they are."""
+        return self._take(size)
+
     def _take(self, size: int) -> bytes:
         data = self._data[self._at : self._at + size]
         if len(data) < size:

@@ -72,6 +72,28 @@ class Dropped(NamedTuple):
     segments: tuple[int, ...]  # ids
 
 
+class Shown(NamedTuple):
+    """What a rule that chooses next sees of segments and was not told before."""
+
+    at_us: int
+    column: int  # evidence.SUMMARY or HEAT
+    pages: tuple[int, ...]  # the first of each segment
+    values: tuple[bytes, ...]  # one a segment, all of one size
+
+
+class Chosen(NamedTuple):
+    """A rule was asked which segments should leave; whether they do is told by drops."""
+
+    at_us: int
+    sequence: int
+    rule: str
+    num_pages: int  # that they should give back
+    withheld: tuple[int, ...]  # ids of segments that were not offered, pinned ones apart
+    pages: tuple[int, ...]  # what each offered segment gives back; empty = all that it has
+    width: int  # of the summaries that the rule saw, 0 = none
+    segments: tuple[int, ...]  # ids of those it chose
+
+
 class Truncated(NamedTuple):
     """The sequence kept its first tokens."""
 
@@ -169,6 +191,8 @@ Event = (
     | StepBegun
     | StepEnded
     | Dropped
+    | Shown
+    | Chosen
     | Truncated
     | Closed
     | Counted

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from edgekv.trace.codec import Fields, put, put_float, put_ids, put_signed, put_text
 from edgekv.trace.events import (
     KINDS,
+    Chosen,
     Closed,
     Counted,
     Dropped,
@@ -24,16 +25,18 @@ from edgekv.trace.events import (
     Origin,
     Planned,
     Settled,
+    Shown,
     StepBegun,
     StepEnded,
     Taken,
     Truncated,
 )
+from edgekv.trace.evidence import HEAT
 
 NAME, OPEN, FORK, PLAN, COMMIT, ABORT, BEGIN, END, WRITE, DROP, CUT, CLOSE, COUNT, HELD = range(
     1, 15
 )
-KEEP, INSERT, TAKE, GIVE_UP = range(15, 19)
+KEEP, INSERT, TAKE, GIVE_UP, SHOW, CHOOSE = range(15, 21)
 _EXTEND, _INDEX, _TIME, _ADVANCE, _COPY = 4, 8, 16, 32, 64  # flags beside the kind, in bits 0 and 1
 _TENTH_NS = 100
 MAX_AXES = 4  # position axes of any model
@@ -92,6 +95,21 @@ class RecordWriter:
 
     def drop(self, event: Dropped, name: int) -> bytearray:
         out = self.head(DROP, event.at_us, event.sequence, name)
+        put_ids(out, event.segments)
+        return out
+
+    def show(self, event: Shown) -> bytearray:
+        out = self.head(SHOW, event.at_us, event.column, len(event.values[0]))
+        put_ids(out, event.pages)
+        for value in event.values:
+            out += value
+        return out
+
+    def choose(self, event: Chosen, name: int) -> bytearray:
+        out = self.head(CHOOSE, event.at_us, event.sequence, name, event.num_pages)
+        put_ids(out, event.withheld)
+        for number in (len(event.pages), *event.pages, event.width):
+            put(out, number)
         put_ids(out, event.segments)
         return out
 
@@ -209,6 +227,10 @@ class RecordReader:
             return self._take(fields)
         if tag == GIVE_UP:
             return GivenUp(self._now_us, fields.ids())
+        if tag == SHOW:
+            return self._show(fields)
+        if tag == CHOOSE:
+            return self._choose(fields)
         raise ValueError(f"a record is of kind {tag}, which this format does not have")
 
     def _plan(self, fields: Fields) -> Planned:
@@ -232,10 +254,28 @@ class RecordReader:
         )
 
     def _drop(self, fields: Fields) -> Dropped:
-        sequence, name = fields.number(), fields.number()
+        return Dropped(self._now_us, fields.number(), self._name(fields), fields.ids())
+
+    def _name(self, fields: Fields) -> str:
+        name = fields.number()
         if name >= len(self._names):
             raise ValueError(f"a record uses name {name}, which was not given")
-        return Dropped(self._now_us, sequence, self._names[name], fields.ids())
+        return self._names[name]
+
+    def _show(self, fields: Fields) -> Shown:
+        column, size = fields.numbers(2)
+        if column > HEAT:
+            raise ValueError(f"a rule looks at column {column}, which this format does not have")
+        pages = fields.ids()
+        return Shown(self._now_us, column, pages, tuple([fields.raw(size) for _ in pages]))
+
+    def _choose(self, fields: Fields) -> Chosen:
+        number, sequence, rule = fields.number, fields.number(), self._name(fields)
+        num_pages, withheld = number(), fields.ids()
+        pages = fields.numbers(number())
+        return Chosen(
+            self._now_us, sequence, rule, num_pages, withheld, pages, number(), fields.ids()
+        )
 
     def _take(self, fields: Fields) -> Taken:
         sequence, kind, num_tokens = fields.numbers(3)

@@ -1,11 +1,11 @@
 """Runs a log through a fresh cache and compares every decision with what the log says.
 
-Guarantees: what is compared are the pages each append takes and replaces, what is left by each
-    drop and truncation, which segments a rule chooses that reads no pages, which cached pages are
-    given up, what is found, and the counts; the first difference ends the replay and is told in one
+Guarantees: what is compared are the pages each append takes and replaces, which segments each
+    rule chooses, what is left by each truncation, which cached pages are given up, what is found,
+    and the counts; the first difference ends the replay and is told in one
     line.
-Does not know: pools. Rules that read keys or attention cannot decide again; their drops are taken
-    as logged and counted.
+Does not know: pools: what rules saw of them is in the log. What a caller drops, or a rule that
+    has no name here, is done as logged and counted.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache import PageCache, Sequence, SequenceState
-from edgekv.cache.retention import retention_rule, retention_rules
-from edgekv.cache.segments import KIND_CODES, SYSTEM_CODE, segment_dtype
+from edgekv.cache.segments import KIND_CODES, segment_dtype
 from edgekv.errors import EdgeKVError, TraceError
+from edgekv.trace.choices import Choices
 from edgekv.trace.events import (
     KINDS,
+    Chosen,
     Closed,
     Counted,
     Dropped,
@@ -33,6 +34,7 @@ from edgekv.trace.events import (
     Opened,
     Planned,
     Settled,
+    Shown,
     StepBegun,
     StepEnded,
     Taken,
@@ -48,7 +50,7 @@ class ReplayResult:
     num_events: int
     num_appends: int
     num_drops: int
-    num_drops_as_logged: int  # by rules that cannot decide again from the log alone
+    num_drops_as_logged: int  # that no rule chose, as far as the log says
     num_counts: int
     difference: str | None  # None = everything came out the same
 
@@ -105,6 +107,7 @@ class _Replay:
         self._contents: dict[int, bytes] = {}  # by first page
         self._num_kept = 0
         self._path = log.path
+        self._choices = Choices()
         self._axes = max(header.geometry.num_rope_axes, 1)
         self._sequences: dict[int, Sequence] = {}
         self._steps: dict[int, int] = {}  # the log's token: ours
@@ -154,6 +157,8 @@ class _Replay:
             time_s=event.time_s,
         )
         self.num_appends += 1
+        self._choices.settle()
+        self._choices.evidence.forget(event.pages)
         self._compare_given_up(kept)
         _same("pages taken", event.pages, tuple(append.taken.tolist()))
         _same("tokens in the last page", event.tail_tokens, append.tail_tokens)
@@ -162,15 +167,7 @@ class _Replay:
     def _drop(self, event: Dropped) -> None:
         sequence = self._sequences[event.sequence]
         self.num_drops += 1
-        rule = retention_rule(event.rule) if event.rule in retention_rules() else None
-        if rule is not None and not (rule.needs_summaries or rule.needs_heat):
-            table = sequence.segment_table()
-            loose = table.take(table.kinds != SYSTEM_CODE)
-            gone = np.isin(loose.ids, event.segments)
-            chosen = rule.choose(loose, int(loose.num_pages[gone].sum()))
-            _same("segments dropped", event.segments, tuple(loose.ids[chosen].tolist()))
-        else:
-            self.num_drops_as_logged += 1
+        self.num_drops_as_logged += not self._choices.is_chosen(event, sequence)
         sequence.drop(event.segments, rule=event.rule)
 
     def _insert(self, event: Inserted) -> None:
@@ -216,7 +213,12 @@ class _Replay:
         _same("free, live, cached, in-flight pages and peak", event[1:], now)
 
     def _rare(self, event: Event) -> None:
-        if isinstance(event, StepBegun):
+        if isinstance(event, Chosen):
+            chosen = self._choices.choose(event, self._sequences[event.sequence])
+            _same(f"segments that {event.rule} chooses", event.segments, chosen)
+        elif isinstance(event, Shown):
+            self._choices.evidence.tell(*event[1:])
+        elif isinstance(event, StepBegun):
             appends = [self._sequences[number].pending for number in event.sequences]
             rows = [append.used_pages() for append in appends if append is not None]
             self._steps[event.step] = self._cache.allocator.begin_step(rows)

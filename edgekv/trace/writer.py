@@ -1,6 +1,6 @@
 """Observes a cache and writes what happens to a file, for as long as it runs.
 
-Owns: the file, its rotation, a buffer of about 8 KiB.
+Owns: the file, its rotation, a buffer of about 8 KiB, what rules have seen of pages.
 Guarantees: never disturbs the cache: when the file cannot be written the log ends, with a reason,
     and the stream goes on; at most ``max_bytes`` on disk, in two parts (``FILE.1`` is the older);
     what was written is readable up to the last complete record, however the process ends; at most
@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 from edgekv.atomic_file import holds_something_else
 from edgekv.cache import Append, PageCache, Removal, Sequence, Sharing, Step
 from edgekv.cache.segments import KINDS as CACHE_KINDS
+from edgekv.cache.segments import SYSTEM_CODE, SegmentTable
 from edgekv.config import format_bytes
 from edgekv.errors import CacheError, TraceError
 from edgekv.trace import records
 from edgekv.trace.codec import MAGIC, Header, frame_record, pack_header
 from edgekv.trace.events import (
     KINDS,
+    Chosen,
     Dropped,
     GivenUp,
     Held,
@@ -36,9 +38,11 @@ from edgekv.trace.events import (
     Kept,
     Origin,
     Planned,
+    Shown,
     StepBegun,
     Taken,
 )
+from edgekv.trace.evidence import Evidence, first_pages
 from edgekv.trace.records import RecordWriter
 
 DEFAULT_MAX_BYTES = 64 * 2**20
@@ -68,6 +72,7 @@ class TraceWriter:
         self.path = Path(path)
         self.problem: str | None = None  # why the log ended before ``close``
         self._cache = cache
+        self._evidence = Evidence()
         self._part_bytes = max_bytes // 2
         self._began_ns = time.perf_counter_ns()
         self._began_unix_s = time.time()
@@ -100,6 +105,7 @@ class TraceWriter:
     def planned(self, append: Append, allocation_ns: int) -> None:
         self._write_plan()
         self._num_open += 1
+        self._evidence.forget(append.taken.tolist())
         self._plan_of, self._plan_step = append, None
         self._plan = Planned(
             self._now(),
@@ -152,16 +158,34 @@ class TraceWriter:
         self._write_plan()
         now = self._now()
         if how == "drop":
-            number, named = self._records.name(rule, now)
-            if named is not None:
-                self._emit(named)
             dropped = Dropped(now, sequence.id, rule, tuple(segment_ids.tolist()))
-            self._emit(self._records.drop(dropped, number))
+            self._emit(self._records.drop(dropped, self._name(rule, now)))
         elif how == "truncate":
             left = (sequence.num_tokens, sequence.num_pages)
             self._emit(self._records.head(records.CUT, now, sequence.id, *left))
         else:
             self._emit(self._records.head(records.CLOSE, now, sequence.id))
+        self._after()
+
+    def chose(
+        self,
+        sequence: Sequence,
+        rule: str,
+        offer: SegmentTable,
+        num_pages: int,
+        segment_ids: NDArray[np.int64],
+    ) -> None:
+        self._write_plan()
+        table = sequence.segment_table()
+        first = first_pages(table.num_pages, sequence.table.page_ids)
+        for news in self._evidence.news(offer, first[np.isin(table.ids, offer.ids)]):
+            self._evidence.tell(*news)
+            self._emit(self._records.show(Shown(self._now(), *news)))
+            self._after()
+            if self.problem is not None:
+                return
+        event = chosen(sequence, self._now(), rule, offer, num_pages, segment_ids)
+        self._emit(self._records.choose(event, self._name(rule, event.at_us)))
         self._after()
 
     def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:
@@ -233,6 +257,13 @@ class TraceWriter:
         file = FileIO(self.path, "wb")
         self._write_out(file)
         return file
+
+    def _name(self, text: str, now: int) -> int:
+        """The number of a name, which is told when it is new."""
+        number, named = self._records.name(text, now)
+        if named is not None:
+            self._emit(named)
+        return number
 
     def _emit(self, record: bytearray) -> None:
         framed, self._chain = frame_record(record, self._chain)
@@ -317,6 +348,31 @@ def taken(sequence: Sequence, at_us: int, pages: tuple[int, ...]) -> Taken:
     kind, num_tokens = KINDS.index(CACHE_KINDS[table.kinds[-1]]), int(table.num_tokens[-1])
     index, time_s = int(table.index[-1]), float(table.time_s[-1])
     return Taken(at_us, sequence.id, kind, num_tokens, index, time_s, pages)
+
+
+def chosen(
+    sequence: Sequence,
+    at_us: int,
+    rule: str,
+    offer: SegmentTable,
+    num_pages: int,
+    segment_ids: NDArray[np.int64],
+) -> Chosen:
+    """What a rule chose, and from what, as far as the sequence does not tell."""
+    table = sequence.segment_table()
+    is_offered = np.isin(table.ids, offer.ids)
+    withheld = table.ids[~is_offered & (table.kinds != SYSTEM_CODE)]
+    as_held = np.array_equal(offer.num_pages, table.num_pages[is_offered])
+    return Chosen(
+        at_us,
+        sequence.id,
+        rule,
+        num_pages,
+        tuple(withheld.tolist()),
+        () if as_held else tuple(offer.num_pages.tolist()),
+        offer.summaries.shape[1],
+        tuple(segment_ids.tolist()),
+    )
 
 
 def held(sequence: Sequence, at_us: int, *, restored: bool) -> Held:

@@ -94,7 +94,9 @@ def test_a_rule_that_chooses_otherwise_is_found(
         return [len(segments) - 1]
 
     monkeypatch.setattr(Window, "choose", choose)
-    assert "segments dropped: the log says" in str(replay(read_log(tmp_path / "t")).difference)
+    assert "segments that window chooses: the log says" in str(
+        replay(read_log(tmp_path / "t")).difference
+    )
 
 
 def test_a_page_that_leaks_is_found_by_the_counts(

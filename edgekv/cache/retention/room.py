@@ -1,6 +1,7 @@
 """Making room in a sequence before an append, by a retention rule, in batches.
 
-Owns: the water marks and the decision how many pages must leave.
+Owns: the water marks, the decision how many pages must leave, and the one place where a rule is
+    asked.
 Guarantees: at most two choices by the rule however full the pool is; either the room is there
     afterwards or an error says what is missing and nothing was dropped.
 Does not know: how the rule chooses, what is appended.
@@ -14,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekv.cache.retention.rules import RetentionRule, rule_name
 from edgekv.cache.segments import SYSTEM_CODE, SegmentTable
 from edgekv.errors import ContextError, OutOfPagesError
 
 if TYPE_CHECKING:
-    from edgekv.cache.retention.rules import RetentionRule
     from edgekv.cache.sequence import Sequence
 
 
@@ -53,6 +54,16 @@ def offered(sequence: Sequence, rule: RetentionRule) -> SegmentTable:
     return table
 
 
+def choose(
+    sequence: Sequence, rule: RetentionRule, offer: SegmentTable, num_pages: int
+) -> NDArray[np.int64]:
+    """Which of ``offer``, segments of ``sequence``, ``rule`` would drop: (k,) indices, ascending.
+    Whoever observes the cache is told."""
+    chosen = rule.choose(offer, num_pages)
+    sequence.chosen(rule_name(rule), offer, num_pages, offer.ids[chosen])
+    return chosen
+
+
 def choose_room(
     sequence: Sequence, num_pages: int, *, rule: RetentionRule, marks: Watermarks, num_free: int
 ) -> NDArray[np.int64]:
@@ -79,9 +90,10 @@ def choose_room(
     gone = np.zeros(len(table), dtype=np.bool_)
     excess = min(marks.excess(sequence.num_pages, num_pages), droppable)
     if excess > 0:
-        gone[loose[rule.choose(table.take(loose), excess)]] = True
+        gone[loose[choose(sequence, rule, table.take(loose), excess)]] = True
     missing = num_pages - num_free - int(private[gone].sum())
     if missing > 0:
         left = loose[~gone[loose]]
-        gone[left[rule.choose(replace(table.take(left), num_pages=private[left]), missing)]] = True
+        offer = replace(table.take(left), num_pages=private[left])
+        gone[left[choose(sequence, rule, offer, missing)]] = True
     return table.ids[gone]
