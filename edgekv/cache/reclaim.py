@@ -46,10 +46,9 @@ class Giver:
         self._private = sequence.private_pages()  # (n,)
         self._gone = np.isin(self._table.ids, np.array(leaving, dtype=np.int64))  # (n,)
         self._able = (self._table.kinds != SYSTEM_CODE) & ~self._gone  # (n,)
-        if spare_newest and self._able.any():
-            frames = np.flatnonzero(self._able & (self._table.kinds == FRAME_CODE))
-            newest = frames if frames.size else np.flatnonzero(self._able)
-            self._able[newest[-1]] = False
+        frames = np.flatnonzero(self._able & (self._table.kinds == FRAME_CODE))
+        if spare_newest and frames.size:  # text may be larger than what everybody is sure of
+            self._able[frames[-1]] = False
 
     @property
     def ids(self) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgekv.cache import PageCache, check
@@ -364,6 +364,7 @@ class Life:
 
 
 @given(st.integers(6, 40), Steps)
+@example(6, [("open", 0, 0), ("say", 0, 32), ("open", 0, 0)])  # a text larger than a frame
 def test_any_life_of_a_pool(num_pages: int, steps: list[tuple[str, int, int]]) -> None:
     life = Life(num_pages)
     for step in steps:
