@@ -90,6 +90,11 @@ class Runner:
         """
         with self.lock:
             num_before = sequence.num_tokens
+            # An input in several pieces fits, or fails before the first is computed; whoever has
+            # reserved pages has done so for this.
+            reserves = len(embeds) > self._chunk and not sequence.reserved_pages.size
+            if reserves:
+                sequence.reserve(len(embeds), positions=positions)
             try:
                 for start in range(0, len(embeds), self._chunk):
                     stop = min(start + self._chunk, len(embeds))
@@ -107,11 +112,15 @@ class Runner:
                         mass_weight=mass_weight,
                     )
                     logits = self._step(append, embeds[start:stop])
+                if reserves:
+                    sequence.release_reserve()
             except BaseException:
                 if sequence.pending is not None:
                     sequence.pending.abort()
                 if sequence.num_tokens > num_before:
                     sequence.truncate(num_before)
+                if reserves:
+                    sequence.release_reserve()
                 if mass_weight:  # what a failed use has looked at is no part of the next one
                     self._decoder.take_mass(np.arange(self.cache.counts.num_pages, dtype=np.int32))
                 raise

@@ -379,8 +379,8 @@ class Session:
     def _fork_for(
         self, prompt: str, num_wanted: int, recall: Recalling
     ) -> tuple[Sequence, list[int], int]:
-        """A fork with room for the prompt and an answer: what is left to prefill of the prompt, and
-        how many tokens the answer may have, at least one.
+        """A fork that has reserved the pages of a prompt and an answer: what is left to prefill of
+        the prompt, and how many tokens the answer may have, at least one.
 
         A fork may let go frames of its own to fit what comes; they stay in the live context.
         """
@@ -398,11 +398,13 @@ class Session:
             fork = self._sequence.fork()
             try:
                 asked = self._fit(fork, ids, num_wanted, recall)
+                rest = ids[asked.num_prefilled :]
+                num_new = self._runner.sharing.hold_room(fork, len(rest), asked.num_new)
             except BaseException:
                 fork.close()
                 raise
             self._record.num_questions += 1
-        return fork, ids[asked.num_prefilled :], asked.num_new
+        return fork, rest, num_new
 
     def _fit(self, fork: Sequence, ids: list[int], num_wanted: int, recall: Recalling) -> Asked:
         """Make a question fit its fork and the pool, recalled frames included."""

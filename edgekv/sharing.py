@@ -259,6 +259,19 @@ class Sharing:
         left = self._cache.counts.available - least
         return max(min(num_wanted, left * geometry.page_size), 1)
 
+    def hold_room(self, fork: Sequence, num_prompt: int, num_wanted: int) -> int:
+        """Reserves, on the fork that a question is asked on, what ``room_for_question`` has made
+        room for: how many tokens the answer may have, at least 1, all of which have their pages.
+
+        Raises OutOfPagesError when there is no room for the prompt; nothing has changed then.
+        """
+        fork.reserve(num_prompt)
+        # The last token of an answer is never fed.
+        fed = min(num_wanted - 1, self._cache.counts.available * self._cache.geometry.page_size)
+        if fed:
+            fork.reserve(fed)
+        return fed + 1
+
     def _reclaim(self, claim: _Claim, own: NDArray[np.int64]) -> list[Leaving]:
         """Who drops what for a claim; ``own`` segments (k,) of its member leave anyway."""
         givers = self._givers(claim, own)
@@ -329,8 +342,10 @@ class Sharing:
 
     def _held_by_answers(self) -> int:
         """Pages that are in no session's context."""
-        tables = [member.sequence.table.page_ids for member in self.members]
-        return self._cache.counts.live - np.unique(np.concatenate(tables)).size
+        contexts = [member.sequence for member in self.members]
+        pages = [sequence.table.page_ids for sequence in contexts]
+        pages += [sequence.reserved_pages for sequence in contexts]
+        return self._cache.counts.live - np.unique(np.concatenate(pages)).size
 
 
 def fair_shares(

@@ -16,7 +16,7 @@ from edgekv.cache.counters import ALLOCATION_BUCKETS_US, CacheCounters
 from edgekv.cache.cross import CrossCache, CrossCounts, CrossInput, content_key
 from edgekv.cache.identity import Entry, sha256
 from edgekv.cache.invariants import InvariantError, check
-from edgekv.cache.observer import CacheObserver, Removal, Sharing
+from edgekv.cache.observer import CacheObserver, Removal, Reserving, Sharing
 from edgekv.cache.page_cache import PageCache
 from edgekv.cache.segments import Segment, SegmentTable
 from edgekv.cache.sequence import Sequence
@@ -40,6 +40,7 @@ __all__ = [
     "PageCache",
     "PageCounts",
     "Removal",
+    "Reserving",
     "Segment",
     "SegmentTable",
     "Sequence",

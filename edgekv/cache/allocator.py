@@ -157,6 +157,11 @@ class PageAllocator:
         writes it."""
         return bool(self._refs[page] == 1 and self._fences[page] == 0 and not self._kept[page])
 
+    def is_fenced(self, pages: Pages) -> NDArray[np.bool_]:
+        """Which of the distinct ``pages`` a step in flight reads or writes: (n,)."""
+        fenced: NDArray[np.bool_] = self._fences[self._index(pages)] > 0
+        return fenced
+
     def begin_step(self, rows: Iterable[Pages]) -> int:
         """Fence the live pages of ``rows`` until ``end_step`` gets the returned token.
 

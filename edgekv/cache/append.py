@@ -44,6 +44,7 @@ class Append:
     index: int
     time_s: float
     mass_weight: float  # how much what these tokens look at counts, 0 = not
+    num_reserved: int  # of ``taken``, the first so many are from the sequence's reserve
     state: Literal["pending", "committed", "aborted"] = "pending"
     in_step: bool = field(default=False)
 

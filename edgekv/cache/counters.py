@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.observer import Removal, Sharing
+from edgekv.cache.observer import Removal, Reserving, Sharing
 
 if TYPE_CHECKING:
     from edgekv.cache.append import Append
@@ -87,3 +87,6 @@ class CacheCounters:
 
     def shared(self, how: Sharing, sequence: Sequence | None, pages: NDArray[np.int32]) -> None:
         """Nothing: the index counts what it finds."""
+
+    def reserved(self, how: Reserving, sequence: Sequence, pages: NDArray[np.int32]) -> None:
+        """Nothing: pages count as allocated when an append draws them."""

@@ -58,15 +58,21 @@ def check_states(allocator: AllocatorSnapshot) -> None:
 
 
 def check_references(snapshot: CacheSnapshot) -> None:
-    """A page's count is the number of table entries and pending appends that name it."""
+    """A page's count is the number of table entries, pending appends and reserves that name it."""
     held = np.zeros_like(snapshot.allocator.refs)
     for sequence in snapshot.sequences:
-        ids = np.concatenate([sequence.page_table[:, ID], sequence.pending_pages])
+        table, reserved = sequence.page_table[:, ID], sequence.reserved_pages
+        ids = np.concatenate([table, sequence.pending_pages, reserved])
         if ids.size:
             _require(ids.min() >= 0 and ids.max() < held.size, "page ids lie in the pool")
             uses = np.bincount(ids, minlength=held.size)
             _require(uses.max() == 1, f"sequence {sequence.id} names a page once")
             held += uses.astype(held.dtype)
+            _require(
+                bool((snapshot.allocator.refs[reserved] == 1).all())
+                and not snapshot.allocator.kept[reserved].any(),
+                f"sequence {sequence.id} alone holds what it has reserved",
+            )
     wrong = np.flatnonzero(held != snapshot.allocator.refs)
     _require(
         wrong.size == 0,

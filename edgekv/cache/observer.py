@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Removal = Literal["drop", "truncate", "close"]
 Sharing = Literal["kept", "taken", "given up"]
+Reserving = Literal["reserved", "given back"]
 
 
 class CacheObserver(Protocol):
@@ -70,6 +71,11 @@ class CacheObserver(Protocol):
         found and are its last segment now; or were given up, and no sequence is named."""
         ...
 
+    def reserved(self, how: Reserving, sequence: Sequence, pages: NDArray[np.int32]) -> None:
+        """``pages`` (n,) are held for appends of ``sequence`` from now on, or were given back
+        undrawn. A sequence that closes gives back what it has reserved without a word."""
+        ...
+
 
 class Observers:
     """Tells several, one after another."""
@@ -117,3 +123,7 @@ class Observers:
     def shared(self, how: Sharing, sequence: Sequence | None, pages: NDArray[np.int32]) -> None:
         for observer in self.all:
             observer.shared(how, sequence, pages)
+
+    def reserved(self, how: Reserving, sequence: Sequence, pages: NDArray[np.int32]) -> None:
+        for observer in self.all:
+            observer.reserved(how, sequence, pages)

@@ -24,6 +24,7 @@ from edgekv.cache.cross import CrossInput
 from edgekv.cache.identity import Entry
 from edgekv.cache.layout import Layout
 from edgekv.cache.pool import PoolState
+from edgekv.cache.reserve import Reserve
 from edgekv.cache.segments import (
     KIND_CODES,
     KINDS,
@@ -65,6 +66,7 @@ class Sequence:
         self._layout = layout
         self._found_by = found_by
         self._pending: Append | None = None
+        self._reserve = Reserve(pool)
         self._closed = False
         self._source: CrossInput | None = None
         pool.sequences[self.id] = self
@@ -99,6 +101,11 @@ class Sequence:
     @property
     def pending(self) -> Append | None:
         return self._pending
+
+    @property
+    def reserved_pages(self) -> NDArray[np.int32]:
+        """(n,) pages held for appends to come; a copy."""
+        return np.array(self._reserve.pages)
 
     @property
     def source(self) -> CrossInput | None:
@@ -156,6 +163,30 @@ class Sequence:
         tail = self._tail_for(kind, num_tokens, extend=extend, index=-1)
         return self._pool.geometry.pages_for(num_tokens - tail.num_tokens) + tail.copy
 
+    def reserve(self, num_tokens: int, *, positions: NDArray[np.integer] | None = None) -> None:
+        """Hold the pages that ``num_tokens`` more tokens of a new segment will need, beside those
+        held already. Appends draw from them first; a fork does not inherit them.
+
+        ``positions`` are the tokens' as in ``append``. Raises as ``append``; nothing is changed
+        then. What is left goes back with ``release_reserve`` or when the sequence closes.
+        """
+        self._require_idle()
+        if num_tokens < 1:
+            raise ValueError(f"a reserve is for at least 1 token, got {num_tokens}")
+        pool = self._pool
+        relative, _ = relative_positions(pool.num_axes, num_tokens, positions, None)
+        num_pages = pool.geometry.pages_for(num_tokens)
+        absolute = relative + self._layout.next_position[:, None]
+        self._check_room(num_pages, absolute, num_waiting=self._reserve.pages.size)
+        pool.observer.reserved("reserved", self, self._reserve.fill(num_pages))
+
+    def release_reserve(self) -> None:
+        """Give back what no append has drawn. Without a reserve this does nothing."""
+        self._require_idle()
+        pages = self._reserve.empty()
+        if pages.size:
+            self._pool.observer.reserved("given back", self, pages)
+
     def append(
         self,
         kind: SegmentKind,
@@ -189,9 +220,9 @@ class Sequence:
         indices = np.arange(self.num_tokens, self.num_tokens + num_tokens, dtype=np.int32)
         limits = limits_for(indices, bidirectional)
         num_new = pool.geometry.pages_for(num_tokens - tail.num_tokens)
-        self._check_room(num_new, absolute)
+        self._check_room(num_new, absolute, num_own=self._reserve.drawable().size)
         began = perf_counter_ns()
-        taken = pool.allocate(num_new + tail.copy)
+        taken, num_reserved = self._reserve.take(num_new + tail.copy)
         allocation_ns = perf_counter_ns() - began
         pages = taken[int(tail.copy) :]
         copy_page = int(taken[0]) if tail.copy else -1
@@ -216,6 +247,7 @@ class Sequence:
             index=index,
             time_s=time_s,
             mass_weight=mass_weight,
+            num_reserved=num_reserved,
         )
         pool.observer.planned(self._pending, allocation_ns)
         return self._pending
@@ -235,11 +267,13 @@ class Sequence:
         self._pool.observer.settled(append)
 
     def abort(self, append: Append) -> None:
-        """Give the append's pages back."""
+        """Give the append's pages back, those that were reserved to the reserve."""
         self._require_pending(append)
         # A step that carried the append has shown them, and its tokens in the last page before.
         self.table.changed(max(self.num_pages - 1, 0))
-        self._pool.allocator.release(append.taken)
+        taken = append.taken
+        self._reserve.put_back(taken[: append.num_reserved])
+        self._pool.allocator.release(taken[append.num_reserved :])
         append.state = "aborted"
         self._pending = None
         self._pool.observer.settled(append)
@@ -385,7 +419,8 @@ class Sequence:
             self._pool.observer.removed(self, "truncate", _NO_IDS, "")
 
     def close(self) -> None:
-        """Give every page back, a pending append's too. Closing twice is allowed."""
+        """Give every page back, a pending append's and reserved ones too. Closing twice is
+        allowed."""
         if self._closed:
             return
         if self._pending is not None:
@@ -393,6 +428,7 @@ class Sequence:
         if self._found_by is not None:
             self._pool.index.touch(self._found_by.path_pages())
         self._pool.allocator.release(self._layout.clear())
+        self._reserve.empty()
         self._found_by = None
         if self._source is not None:
             self._source.release()
@@ -416,6 +452,7 @@ class Sequence:
             page_table=frozen(self.table.rows),
             segments=frozen(self._layout.segments.rows),
             pending_pages=frozen(pending),
+            reserved_pages=frozen(self._reserve.pages),
             found_by=frozen(self._found_by.path_pages()) if self._found_by is not None else None,
         )
 
@@ -463,11 +500,18 @@ class Sequence:
             base = base - self._layout.segments.last["span"]
         self.table.stage(pages, num_tokens, self._pool.geometry.page_size, base)
 
-    def _check_room(self, num_new: int, positions: NDArray[np.int64]) -> None:
-        pool = self._pool
+    def _check_room(
+        self,
+        num_new: int,
+        positions: NDArray[np.int64],
+        *,
+        num_own: int = 0,  # pages that need not come from the pool
+        num_waiting: int = 0,  # pages that will be in the table by then
+    ) -> None:
+        pool, num_held = self._pool, self.num_pages + num_waiting
         # A pool that has too few pages is the allocator's error, also for the only sequence in it.
-        if pool.max_pages - self.num_pages < num_new <= pool.allocator.counts.available:
-            held = f"the sequence holds {self.num_pages} of at most {pool.max_pages}"
+        if pool.max_pages - num_held < num_new <= pool.allocator.counts.available + num_own:
+            held = f"the sequence holds {num_held} of at most {pool.max_pages}"
             raise ContextError(f"need {num_new} more pages, {held}")
         if pool.max_positions is not None and (last := int(positions.max())) >= pool.max_positions:
             raise ContextError(

@@ -112,6 +112,7 @@ def check_state(
         page_table=np.concatenate([ids, state.valid[:, None], state.shifts, state.written], axis=1),
         segments=segments,
         pending_pages=np.empty(0, np.int32),
+        reserved_pages=np.empty(0, np.int32),
     )
     try:
         check_partition(snapshot, page_size)

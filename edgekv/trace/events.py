@@ -184,6 +184,19 @@ class Inserted(NamedTuple):
     segments: tuple[HeldSegment, ...]
 
 
+Reserving = Literal["reserved", "given back", "carried"]
+
+
+class Reserved(NamedTuple):
+    """The sequence holds ``pages`` for its appends to come, has given them back undrawn, or has
+    held them since before this log, or this part of it."""
+
+    at_us: int
+    sequence: int
+    how: Reserving
+    pages: tuple[int, ...]
+
+
 Event = (
     Opened
     | Planned
@@ -201,4 +214,5 @@ Event = (
     | Kept
     | Taken
     | GivenUp
+    | Reserved
 )

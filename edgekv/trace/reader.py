@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edgekv.errors import TraceError
 from edgekv.trace.codec import MAX_HEADER_BYTES, Header, Incomplete, unframe_record, unpack_header
-from edgekv.trace.events import Event, Held, Kept
+from edgekv.trace.events import Event, Held, Kept, Reserved
 from edgekv.trace.records import RecordReader
 
 
@@ -70,6 +70,8 @@ def _is_carried(event: Event) -> bool:
     """Whether an event only says what was so when its part began."""
     if isinstance(event, Held):
         return event.origin == "carried"
+    if isinstance(event, Reserved):
+        return event.how == "carried"
     return isinstance(event, Kept) and event.sequence < 0
 
 

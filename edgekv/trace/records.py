@@ -24,6 +24,8 @@ from edgekv.trace.events import (
     Opened,
     Origin,
     Planned,
+    Reserved,
+    Reserving,
     Settled,
     Shown,
     StepBegun,
@@ -37,6 +39,8 @@ NAME, OPEN, FORK, PLAN, COMMIT, ABORT, BEGIN, END, WRITE, DROP, CUT, CLOSE, COUN
     1, 15
 )
 KEEP, INSERT, TAKE, GIVE_UP, SHOW, CHOOSE = range(15, 21)
+RESERVE = 21
+RESERVINGS: tuple[Reserving, ...] = ("reserved", "given back", "carried")
 _EXTEND, _INDEX, _TIME, _ADVANCE, _COPY = 4, 8, 16, 32, 64  # flags beside the kind, in bits 0 and 1
 _TENTH_NS = 100
 MAX_AXES = 4  # position axes of any model
@@ -132,6 +136,11 @@ class RecordWriter:
 
     def give_up(self, event: GivenUp) -> bytearray:
         out = self.head(GIVE_UP, event.at_us)
+        put_ids(out, event.pages)
+        return out
+
+    def reserve(self, event: Reserved) -> bytearray:
+        out = self.head(RESERVE, event.at_us, event.sequence, RESERVINGS.index(event.how))
         put_ids(out, event.pages)
         return out
 
@@ -231,6 +240,8 @@ class RecordReader:
             return self._show(fields)
         if tag == CHOOSE:
             return self._choose(fields)
+        if tag == RESERVE:
+            return self._reserve(fields)
         raise ValueError(f"a record is of kind {tag}, which this format does not have")
 
     def _plan(self, fields: Fields) -> Planned:
@@ -283,6 +294,12 @@ class RecordReader:
             raise ValueError(f"a segment is of kind {kind}, which this format does not have")
         frame, time_s = fields.signed(), fields.float()
         return Taken(self._now_us, sequence, kind, num_tokens, frame, time_s, fields.ids())
+
+    def _reserve(self, fields: Fields) -> Reserved:
+        sequence, how = fields.numbers(2)
+        if how >= len(RESERVINGS):
+            raise ValueError(f"a reserve is of kind {how}, which this format does not have")
+        return Reserved(self._now_us, sequence, RESERVINGS[how], fields.ids())
 
     def _held(self, fields: Fields) -> Held:
         sequence, restored, next_segment = fields.numbers(3)

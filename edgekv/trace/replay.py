@@ -33,6 +33,7 @@ from edgekv.trace.events import (
     Kept,
     Opened,
     Planned,
+    Reserved,
     Settled,
     Shown,
     StepBegun,
@@ -232,8 +233,27 @@ class _Replay:
             self._given_up += event.pages
             for page in event.pages:
                 self._contents.pop(page, None)
+        elif isinstance(event, Reserved):
+            self._reserve(event)
         elif isinstance(event, Held):
             self._hold(event)
+
+    def _reserve(self, event: Reserved) -> None:
+        sequence = self._sequences[event.sequence]
+        if event.how == "carried":
+            raise TraceError(
+                f"{self._path}: sequence {event.sequence} has reserved pages from before the log; "
+                "only a log of everything can be replayed"
+            )
+        kept, before = self._kept_pages(), sequence.reserved_pages
+        if event.how == "reserved":
+            num_tokens = len(event.pages) * self._cache.geometry.page_size
+            sequence.reserve(num_tokens, positions=np.zeros((self._axes, num_tokens), np.int64))
+        else:
+            sequence.release_reserve()
+        self._compare_given_up(kept)
+        changed = np.setxor1d(before, sequence.reserved_pages)
+        _same(f"pages {event.how}", sorted(event.pages), changed.tolist())
 
     def _hold(self, event: Held) -> None:
         """What was restored comes from a file; what was there before the log, from nowhere."""

@@ -29,6 +29,7 @@ from edgekv.trace.events import (
     Kept,
     Opened,
     Planned,
+    Reserved,
     Settled,
     StepBegun,
     StepEnded,
@@ -127,13 +128,15 @@ class _Segment(NamedTuple):
 class _Context:
     """What one sequence holds now."""
 
-    __slots__ = ("next_id", "num_frames", "pending", "segments")
+    __slots__ = ("drawn", "next_id", "num_frames", "pending", "reserve", "segments")
 
     def __init__(self, segments: list[_Segment], next_id: int, num_frames: int = 0) -> None:
         self.segments = segments
         self.next_id = next_id
         self.num_frames = num_frames
         self.pending: tuple[Planned, int] | None = None  # and its life
+        self.reserve: set[int] = set()  # pages held for appends to come; they show nothing
+        self.drawn: set[int] = set()  # those that the pending append has from there
 
     def pages(self) -> list[int]:
         out = [page for segment in self.segments for page in segment.pages]
@@ -190,6 +193,7 @@ class Timeline:
         elif isinstance(event, Closed):
             context = self._contexts.pop(event.sequence)
             self._leave(context.segments, now, CLOSED, event.sequence)
+            self._release(tuple(context.reserve), now)
             self.sequences[event.sequence].closed_us = now
         elif isinstance(event, Truncated):
             self._truncate(event)
@@ -197,7 +201,7 @@ class Timeline:
             self._step(event)
         elif isinstance(event, Held | Inserted):
             self._come_in(event)
-        elif isinstance(event, Kept | Taken | GivenUp):
+        elif isinstance(event, Kept | Taken | GivenUp | Reserved):
             self._share(event)
         elif isinstance(event, Counted):
             self.peak = max(self.peak, event.peak)
@@ -287,8 +291,13 @@ class Timeline:
             life = self.lives.add(
                 event.kind, event.sequence, event.frame, event.time_s, event.at_us
             )
+        context.drawn = context.reserve.intersection(event.pages)
+        context.reserve -= context.drawn
         for page in event.pages:
-            self._take(page, life, event.at_us)
+            if page in context.drawn:
+                self._begin_span(page, life, event.at_us)
+            else:
+                self._take(page, life, event.at_us)
         context.pending = (event, life)
         self.planned_us.append(event.at_us)
         self.allocation_us.append(event.allocation_us)
@@ -301,7 +310,10 @@ class Timeline:
         context.pending = None
         if not event.committed:
             self.num_aborted += 1
-            self._release(plan.pages, event.at_us)
+            for page in context.drawn:
+                self.spans.to_us[self._span[page]], self._span[page] = event.at_us, -1
+            context.reserve |= context.drawn
+            self._release(tuple(set(plan.pages) - context.drawn), event.at_us)
             if not plan.extend:
                 self.lives.left_us[life], self.lives.end[life] = event.at_us, ABORTED
             return
@@ -400,8 +412,10 @@ class Timeline:
                 self._num_in_flight -= 1
                 self._free(page, event.at_us)
 
-    def _share(self, event: Kept | Taken | GivenUp) -> None:
-        if isinstance(event, Kept):
+    def _share(self, event: Kept | Taken | GivenUp | Reserved) -> None:
+        if isinstance(event, Reserved):
+            self._reserve(event)
+        elif isinstance(event, Kept):
             self._keep(event)
         elif isinstance(event, Taken):
             self._find(event)
@@ -450,6 +464,19 @@ class Timeline:
                 self._cached.discard(page)
                 self.spans.to_us[self._span[page]] = event.at_us
                 self._num_free += 1
+
+    def _reserve(self, event: Reserved) -> None:
+        context = self._contexts[event.sequence]
+        if event.how == "given back":
+            context.reserve.difference_update(event.pages)
+            self._release(event.pages, event.at_us)
+            return
+        for page in event.pages:
+            if self._refs[page] or page in self._cached:
+                raise ValueError(f"page {page} is taken twice")
+            self._refs[page], self._span[page] = 1, -1
+        self._num_free -= len(event.pages)
+        context.reserve.update(event.pages)
 
     # -- pages ------------------------------------------------------------------------------------
 
@@ -506,7 +533,8 @@ class Timeline:
                 self._free(page, now)
 
     def _free(self, page: int, now: int) -> None:
-        self.spans.to_us[self._span[page]] = now
+        if self._span[page] >= 0:  # one that was reserved and never drawn shows nothing
+            self.spans.to_us[self._span[page]] = now
         if page in self._kept:
             self._cache(page, now)
         else:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.atomic_file import holds_something_else
-from edgekv.cache import Append, PageCache, Removal, Sequence, Sharing, Step
+from edgekv.cache import Append, PageCache, Removal, Reserving, Sequence, Sharing, Step
 from edgekv.cache.segments import KINDS as CACHE_KINDS
 from edgekv.cache.segments import SYSTEM_CODE, SegmentTable
 from edgekv.config import format_bytes
@@ -38,6 +38,7 @@ from edgekv.trace.events import (
     Kept,
     Origin,
     Planned,
+    Reserved,
     Shown,
     StepBegun,
     Taken,
@@ -209,6 +210,12 @@ class TraceWriter:
             self._emit(self._records.take(taken(sequence, now, ids)))
         self._after()
 
+    def reserved(self, how: Reserving, sequence: Sequence, pages: NDArray[np.int32]) -> None:
+        self._write_plan()
+        event = Reserved(self._now(), sequence.id, how, tuple(pages.tolist()))
+        self._emit(self._records.reserve(event))
+        self._after()
+
     def close(self) -> None:
         """Write what is left and stop observing. Closing twice is fine."""
         if self._file.closed:
@@ -249,6 +256,9 @@ class TraceWriter:
         )
         for sequence in cache.sequences:
             self._emit(self._records.held(held(sequence, now, restored=False)))
+            if len(reserve := sequence.reserved_pages):
+                waiting = Reserved(now, sequence.id, "carried", tuple(reserve.tolist()))
+                self._emit(self._records.reserve(waiting))
         allocator = cache.allocator
         kept = np.flatnonzero(allocator.is_kept(np.arange(allocator.num_pages, dtype=np.int32)))
         if kept.size:

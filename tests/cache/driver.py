@@ -15,6 +15,8 @@ OPERATIONS: dict[str, int] = {  # how often each is played
     "share": 24,
     "begin": 20,
     "write": 20,
+    "reserve": 6,
+    "release_reserve": 5,
     "abort_step": 4,
     "abort_append": 4,
     "drop": 8,

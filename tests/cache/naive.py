@@ -26,11 +26,14 @@ class NaiveSequence:
         self.num_axes = num_axes
         self.segments: list[NaiveSegment] = []
         self.next_id = 0
+        self.num_reserved = 0  # pages for tokens to come, those that a pending append drew included
         self.path: Path | None = ()  # None: something left it, or changed what was kept
         self._read: list[tuple[int, ...]] | None = None  # kept until the next change
 
     def fork(self) -> NaiveSequence:
-        return copy.deepcopy(self)
+        twin = copy.deepcopy(self)
+        twin.num_reserved = 0
+        return twin
 
     def append(
         self,

@@ -15,7 +15,7 @@ from tests.cache.helpers import add, frames, make_cache
 
 def healthy() -> CacheSnapshot:
     """Two sequences that share pages, one of them moved, a pending append, a step in flight, and
-    a start that can be found."""
+    a start that can be found, and a reserve."""
     cache = make_cache(16)
     sequence = cache.open()
     add(cache, sequence, "system", 3)
@@ -26,6 +26,7 @@ def healthy() -> CacheSnapshot:
     sequence.drop([1])
     add(cache, sequence, "text", 2)
     cache.begin_step([fork.append("text", 2)])
+    sequence.reserve(1)
     return cache.snapshot()
 
 
@@ -130,6 +131,20 @@ DAMAGE = {
     "a sequence known by other pages": (in_found(1, [1]), "begins with the pages it is known by"),
     "known by pages that are not kept": (in_found(1, [0, 1]), "known by pages that are kept"),
     "known by what stood behind a drop": (in_found(0, [0]), "private once something was dropped"),
+    "a page reserved that can be found": (
+        lambda s: in_kept(int(s.sequences[0].reserved_pages[0]))(s),
+        "alone holds what it has reserved",
+    ),
+    "a reserve forgotten": (
+        lambda s: replace(
+            s,
+            sequences=(
+                replace(s.sequences[0], reserved_pages=np.empty(0, np.int32)),
+                *s.sequences[1:],
+            ),
+        ),
+        "reference counts match the holders",
+    ),
     "a segment without pages": (in_segments("num_pages", 0, -1), "segments cover all pages"),
     "segments out of order": (in_segments("id", 0, 50), "segment ids grow"),
     "a span of its own": (in_segments("span", 3, 1), "the next position follows"),

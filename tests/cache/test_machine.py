@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from edgekv.cache import Append, PageAllocator, Sequence
 from edgekv.cache import step as step_module
 from edgekv.cache.layout import Layout
+from edgekv.cache.reserve import Reserve
 from edgekv.cache.retention import Window
 from edgekv.cache.segments import SegmentTable
 from edgekv.cache.table import PageTable
@@ -195,6 +196,36 @@ def what_comes_back_moves_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PageTable, "place", lambda *_: None)
 
 
+def abort_forgets_the_reserve(patch: pytest.MonkeyPatch) -> None:
+    real = Sequence.abort
+
+    def abort(self: Sequence, append: Append) -> None:
+        append.num_reserved = 0
+        real(self, append)
+
+    patch.setattr(Sequence, "abort", abort)
+
+
+def draw_what_a_step_still_uses(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PageAllocator, "is_fenced", lambda _, pages: np.zeros(pages.size, np.bool_))
+
+
+def reserve_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Reserve, "empty", lambda self: self.pages[:0])
+
+
+def reserve_is_drawn_twice(patch: pytest.MonkeyPatch) -> None:
+    real = Reserve.take
+
+    def take(self: Reserve, num_pages: int) -> tuple[np.ndarray, int]:
+        before = self.pages
+        taken = real(self, num_pages)
+        self.pages = before
+        return taken
+
+    patch.setattr(Reserve, "take", take)
+
+
 BUGS: list[Patch] = [
     leak_on_abort,
     fork_holds_no_pages,
@@ -209,6 +240,10 @@ BUGS: list[Patch] = [
     tables_share_one_buffer,
     truncate_forgets_the_valid_count,
     what_comes_back_moves_nothing,
+    abort_forgets_the_reserve,
+    draw_what_a_step_still_uses,
+    reserve_is_not_given_back,
+    reserve_is_drawn_twice,
 ]
 
 

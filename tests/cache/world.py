@@ -35,6 +35,7 @@ class Pending:
     uniform: bool
     limits: list[int]
     content: bytes | None  # what the segment is to be found by
+    num_drawn: int = 0  # pages from the sequence's reserve
 
 
 @dataclass
@@ -54,6 +55,7 @@ class InFlight:
     step: Step
     tokens: list[int]  # that the device will write
     rows: list[list[tuple[int, ...]]]  # what each row of the page table must read as
+    used: np.ndarray  # (n,) pages that it reads, writes or copies
 
 
 @dataclass
@@ -181,8 +183,9 @@ class World:
         name = naive.segments[-1].kind if extend else KINDS[kind % 4]
         positions, advance = self._positions(num_tokens, style >> 1)
         run = self._run(num_tokens, style >> 3)
-        before = self.cache.snapshot()
+        before, reserved = self.cache.snapshot(), sequence.reserved_pages
         needed = sequence.pages_needed(name, num_tokens, extend=extend)
+        drawn = self._drawable(sequence)[:needed]
         try:
             append = sequence.append(
                 name,
@@ -196,7 +199,10 @@ class World:
             assert_same(before, self.cache.snapshot())
             self._must_fail(error, sequence, name, num_tokens, extend)
             return True
-        self._forget(needed - before.allocator.counts.free)
+        self._forget(needed - len(drawn) - before.allocator.counts.free)
+        taken = append.taken.tolist()
+        assert taken[: len(drawn)] == drawn, "the reserve comes first"
+        assert not set(taken[len(drawn) :]) & set(reserved.tolist())
         assert sequence.num_tokens == naive.num_tokens, "an append is invisible until its commit"
         offsets = (
             [(i,) * self.num_axes for i in range(num_tokens)]
@@ -213,8 +219,45 @@ class World:
         self.next_token += num_tokens
         uniform = positions is None and moved == [num_tokens] * self.num_axes
         self.pending[sequence.id] = Pending(
-            append, tokens, offsets, tuple(moved), uniform, limits, content
+            append, tokens, offsets, tuple(moved), uniform, limits, content, len(drawn)
         )
+        return True
+
+    def reserve(self, which: int, size: int, *_: int) -> bool:
+        """Pages are held for tokens to come."""
+        if not self.pairs:
+            return False
+        sequence, naive = self._pick(which)
+        num_tokens = 1 + size % (max(self.cache.counts.num_pages // 6, 1) * self.page_size)
+        if sequence.pending is not None:
+            self._refuses(lambda: sequence.reserve(num_tokens))
+            return False
+        before, needed = self.cache.snapshot(), -(-num_tokens // self.page_size)
+        try:
+            sequence.reserve(num_tokens)
+        except OutOfPagesError:
+            assert_same(before, self.cache.snapshot())
+            assert needed > self.cache.counts.available
+            return False
+        except ContextError:
+            assert_same(before, self.cache.snapshot())
+            assert sequence.num_pages + naive.num_reserved + needed > self.max_pages
+            return False
+        self._forget(needed - before.allocator.counts.free)
+        naive.num_reserved += needed
+        return True
+
+    def release_reserve(self, which: int, *_: int) -> bool:
+        """What is left goes back."""
+        holding = [pair for pair in self.pairs if pair[1].num_reserved]
+        if not holding:
+            return False
+        sequence, naive = holding[which % len(holding)]
+        if sequence.pending is not None:
+            self._refuses(sequence.release_reserve)
+            return False
+        sequence.release_reserve()
+        naive.num_reserved = 0
         return True
 
     def begin(self, mask: int, *_: int) -> bool:
@@ -224,7 +267,8 @@ class World:
         if not chosen:
             return False
         step = self.cache.begin_step([p.append for p in chosen])
-        flight = InFlight(step, [], [])
+        used = np.concatenate([step.tables.page_table[:, :, 0].ravel(), step.copies.ravel()])
+        flight = InFlight(step, [], [], used)
         for p in chosen:
             naive = self._naive(p.append.sequence)
             base = naive.next_position
@@ -252,6 +296,7 @@ class World:
                 self._naive(append.sequence).append(
                     append.kind, p.tokens, p.offsets, p.advance, p.uniform, append.extend
                 )
+                self._naive(append.sequence).num_reserved -= p.num_drawn
         flight.step.commit()
         for p in written:
             if p.content is not None:
@@ -417,6 +462,8 @@ class World:
             shifts = table.rows[:, 2 : 2 + self.num_axes]
             assert self.read(table.page_ids, table.valid, shifts) == naive.read()
             assert sequence.is_findable == naive.is_findable
+            drawn = self.pending[sequence.id].num_drawn if sequence.id in self.pending else 0
+            assert sequence.reserved_pages.size + drawn == naive.num_reserved
         assert {tuple(e.pages.tolist()) for e in snapshot.entries} == {
             tuple(k.pages) for k in self.known.values()
         }
@@ -471,6 +518,11 @@ class World:
                 )
         return out
 
+    def _drawable(self, sequence: Sequence) -> list[int]:
+        """Reserved pages that no step in flight uses."""
+        used = {page for f in self.in_flight for page in np.unique(f.used).tolist()}
+        return [page for page in sequence.reserved_pages.tolist() if page not in used]
+
     def _pick(self, which: int) -> tuple[Sequence, NaiveSequence]:
         return self.pairs[which % len(self.pairs)]
 
@@ -496,7 +548,8 @@ class World:
     ) -> None:
         if isinstance(error, OutOfPagesError):
             needed = sequence.pages_needed(kind, num_tokens, extend=extend)
-            assert error.needed == needed > error.free == self.cache.counts.available
+            room = self.cache.counts.available + len(self._drawable(sequence))
+            assert error.needed == needed > error.free == room
         elif isinstance(error, ContextError):
             needed = sequence.pages_needed(kind, num_tokens, extend=extend)
             assert sequence.num_pages + needed > self.max_pages

@@ -1,0 +1,63 @@
+"""Pages that a sequence holds for tokens to come: an input whose length is known beforehand.
+
+Owns: the pages of one sequence's reserve.
+Guarantees: a page is in the reserve or in an append that drew it, never in both; a page that a step
+    in flight still uses stays in the reserve until that step has ended; taking and drawing are all
+    or nothing.
+Does not know: segments, tokens, positions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.cache.pool import PoolState
+from edgekv.errors import OutOfPagesError
+
+_NO_PAGES = np.empty(0, dtype=np.int32)
+
+
+class Reserve:
+    """The pages that one sequence holds beside its table and its pending append."""
+
+    def __init__(self, pool: PoolState) -> None:
+        self._pool = pool
+        self.pages: NDArray[np.int32] = _NO_PAGES  # (n,) ascending
+
+    def fill(self, num_pages: int) -> NDArray[np.int32]:
+        """Take ``num_pages`` more from the pool: (num_pages,). Raises OutOfPagesError."""
+        pages = self._pool.allocate(num_pages)
+        self.put_back(pages)
+        return pages
+
+    def drawable(self) -> NDArray[np.int32]:
+        """(k,) the pages that an append may have now."""
+        if not self.pages.size:
+            return self.pages
+        return self.pages[~self._pool.allocator.is_fenced(self.pages)]
+
+    def take(self, num_pages: int) -> tuple[NDArray[np.int32], int]:
+        """Pages (num_pages,) for an append, and how many of them, the first ones, are from here:
+        as many as can be; the others are from the pool. Raises OutOfPagesError."""
+        own = self.drawable()[:num_pages]
+        if not own.size:
+            return self._pool.allocate(num_pages), 0
+        missing, available = num_pages - own.size, self._pool.allocator.counts.available
+        if missing > available:
+            raise OutOfPagesError(num_pages, available + own.size)
+        pages = np.concatenate([own, self._pool.allocate(missing)]) if missing else own
+        self.pages = np.setdiff1d(self.pages, own, assume_unique=True)
+        return pages, own.size
+
+    def put_back(self, pages: NDArray[np.int32]) -> None:
+        """Hold ``pages`` (n,), which somebody held that does no longer."""
+        if pages.size:
+            self.pages = np.sort(np.concatenate([self.pages, pages]))
+
+    def empty(self) -> NDArray[np.int32]:
+        """Give every page back to the pool: (n,) which."""
+        pages, self.pages = self.pages, _NO_PAGES
+        if pages.size:
+            self._pool.allocator.release(pages)
+        return pages
