@@ -235,8 +235,9 @@ def test_questions_on_one_frame_cost_one_copy_of_it(
         live = session.stats().pages_live
         pieces = [session.ask_iter(QUESTION, SHORT) for _ in range(num_questions)]
         question = InputEncoder(shared.bundle, None).question_ids(QUESTION, frames=True)
-        # Each holds its own question, and not one page more: its first token is not fed back yet.
-        own = shared.bundle.geometry.pages_for(len(question))
+        # Each holds its own question and the room of its answer, and not one page more.
+        pages_for = shared.bundle.geometry.pages_for
+        own = pages_for(len(question)) + pages_for(SHORT.max_new_tokens - 1)
         assert session.stats().pages_live == live + num_questions * own
         assert len({"".join(answer) for answer in pieces}) == 1
         del pieces
