@@ -106,8 +106,9 @@ def _questions(model: Model) -> dict[str, float]:
     """Encoder runs and copies of a frame's pages while answers are being drawn about it."""
     figures: dict[str, float] = {}
     question = InputEncoder(model.bundle, None).question_ids(_QUESTION, frames=True)
-    own = model.bundle.geometry.pages_for(len(question))  # the first token is not fed back yet
     options = SamplingOptions(max_new_tokens=2)
+    pages_for = model.bundle.geometry.pages_for
+    own = pages_for(len(question)) + pages_for(options.max_new_tokens - 1)  # and the answer's room
     for count in NUM_QUESTIONS:
         with model.session() as session:
             before = session.stats()
