@@ -30,7 +30,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(SOURCES) CMakeLists.txt | $(VENV)/bin/python
-	@echo "installing edgekv and compiling its CPU kernel: about a minute"
+	@echo "installing edgekv and compiling its CPU kernel: a minute or some, depending on the network"
 	@$(PIP) --editable .
 	@touch $@
 

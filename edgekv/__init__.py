@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         SessionError,
         SessionFileError,
         SourceError,
+        TierError,
         TraceError,
     )
     from edgekv.loading import load
@@ -56,6 +57,7 @@ _HOME = {
     "SessionStats": "session",
     "Sound": "types",
     "SourceError": "errors",
+    "TierError": "errors",
     "TraceError": "errors",
     "demo_bundle_path": "demo_bundle",
     "load": "loading",
@@ -80,6 +82,7 @@ __all__ = [
     "SessionStats",
     "Sound",
     "SourceError",
+    "TierError",
     "TraceError",
     "demo_bundle_path",
     "load",

@@ -45,10 +45,11 @@ def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO, None, None]:
 
 def holds_something_else(path: str | os.PathLike[str], magic: bytes) -> bool:
     """Whether ``path`` is a file with contents that do not begin with ``magic``: somebody's video,
-    say, that writing to a mistyped path would destroy."""
+    say, that writing to a mistyped path would destroy; or a device or a pipe, which a file would
+    take the place of."""
     target = Path(path)
     if not target.is_file():
-        return False
+        return target.exists() and not target.is_dir()
     with suppress(OSError), target.open("rb") as file:
         start = file.read(len(magic))
         return bool(start) and start != magic

@@ -9,6 +9,7 @@ not know what is in a frame.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,8 +108,10 @@ def plan_limits(
     """
     if reserve_tokens is None:
         reserve_tokens = _default_reserve(max_context_tokens)
-    if reserve_tokens < 2:
-        raise ValueError(f"reserve_tokens must be at least 2, got {reserve_tokens}")
+    if not isinstance(reserve_tokens, Integral) or reserve_tokens < 2:
+        raise ValueError(
+            f"reserve_tokens must be a whole number, at least 2, got {reserve_tokens!r}"
+        )
     geometry = cache.geometry
     num_frame = num_frame or geometry.page_size
     num_window = (max_context_tokens - num_start - reserve_tokens) // num_frame

@@ -20,6 +20,7 @@ from edgekv.inputs import InputEncoder
 from edgekv.media.stillness import StillnessGate
 from edgekv.saving import restore_context
 from edgekv.session import Session
+from edgekv.sharing import check_priority
 from edgekv.tier.codec import TierFormat, checked_format
 from edgekv.tier.store import TierPlan, TierRecord
 from edgekv.tiering import SessionTier, TierRequest, plan_tier, reopen_tier
@@ -111,6 +112,7 @@ class Model:
         model, BudgetError saying what would fit; nothing is taken then.
         ``skip_still`` is no part of what was saved, nor is what ``least-attended`` knows of use.
         """
+        check_priority(priority)
         gate = None if skip_still is None else StillnessGate(skip_still)
         member, record = restore_context(
             path,
@@ -120,7 +122,11 @@ class Model:
             max_context_tokens=self.bundle.manifest.max_context_tokens,
             priority=priority,
         )
-        tier = None if record.tier is None else self._reopen(record.tier, member.sequence)
+        try:
+            tier = None if record.tier is None else self._reopen(record.tier, member.sequence)
+        except BaseException:
+            self._runner.close(member.sequence)
+            raise
         return Session(self._runner, self._inputs, member, record, tier, gate)
 
     def _reopen(self, record: TierRecord, sequence: Sequence) -> SessionTier:

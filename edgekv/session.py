@@ -362,6 +362,8 @@ class Session:
     def _draw(
         self, prompt: str, options: SamplingOptions, recall: Recalling
     ) -> Generator[str, None, Answer]:
+        if not isinstance(options, SamplingOptions):
+            raise ValueError(f"options must be SamplingOptions, got a {type(options).__name__}")
         began_s = time.perf_counter()
         fork, ids, num_new = self._fork_for(prompt, options.max_new_tokens, recall)
         return draw_answer(

@@ -18,6 +18,7 @@ from collections.abc import Sequence as Collection
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from numbers import Integral
 from typing import Protocol
 
 import numpy as np
@@ -35,6 +36,12 @@ RECLAIM = "reclaim"  # the name that a drop gives as its rule when the pool was 
 
 
 OnLeaving = Callable[[Sequence, NDArray[np.int64]], None]  # ids (k,) of segments of the sequence
+
+
+def check_priority(priority: int) -> None:
+    """Raise ValueError for what cannot be compared with other priorities."""
+    if not isinstance(priority, Integral):
+        raise ValueError(f"priority must be a whole number, got {priority!r}")
 
 
 class Record(Protocol):
@@ -57,6 +64,9 @@ class Member:
     number: int = -1  # of this session among all that ever joined
     busy: bool = False  # its pages are being filled: nothing can leave
     on_leaving: OnLeaving | None = None  # told before anything leaves
+
+    def __post_init__(self) -> None:
+        check_priority(self.priority)
 
     def drop(self, ids: NDArray[np.int64], *, rule: str) -> int:
         """Forget segments ``ids`` (k,): how many frames were among them."""

@@ -192,8 +192,9 @@ class TextOutput:
     def _show_summary(self, summary: Summary) -> None:
         stats = summary.stats
         still = f" ({summary.num_still_frames} still)" if summary.num_still_frames else ""
+        answers = "answer" if summary.num_answers == 1 else "answers"
         lines = [
-            f"{summary.num_frames} frames{still}, {summary.num_answers} answers, "
+            f"{summary.num_frames} frames{still}, {summary.num_answers} {answers}, "
             f"{summary.ms_p50:.1f} ms a frame (p95 {summary.ms_p95:.1f}; first hundred "
             f"{summary.ms_first_100:.1f}, last hundred {summary.ms_last_100:.1f})",
             f"KV pages: {stats.pages_peak} at most of {stats.num_pages} "

@@ -114,7 +114,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--tier",
         metavar="FILE",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="Keep frames that leave in FILE; questions bring back those they are about.",
+        help="Keep frames that leave in FILE; questions bring back those they are about. A new "
+        "session empties the FILE, one that --save continues goes on with it.",
     ),
     click.option(
         "--tier-limit",

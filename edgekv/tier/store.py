@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -144,7 +145,9 @@ class Tier:
     def time_reading(self, sequence: Sequence, read_pages: ReadPages) -> float:
         """Seconds, the median of a few: the last frame of ``sequence`` from the disk to pages, with
         a file of its own beside this one, which goes again. Raises TierError, OSError."""
-        path = self.path.with_name(self.path.name + ".probe")
+        descriptor, name = tempfile.mkstemp(".probe", f".{self.path.name}.", self.path.parent)
+        os.close(descriptor)
+        path = Path(name)
         plan = replace(self.plan, max_bytes=HEADER_BYTES + (SCRATCH_FRAMES + 1) * self._frame_bytes)
         scratch = Tier.create(path, plan)
         try:

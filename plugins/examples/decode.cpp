@@ -118,6 +118,10 @@ class Decoder {
     logits_.resize(size_t(engine_->getTensorShape("logits").d[1]));
     const Buffer logits(logits_.size() * sizeof(float));
     require(context.setTensorAddress("logits", logits.get()), "logits cannot be bound");
+    if (has("queries")) {  // what recall asks for; an output needs memory, read or not
+      uploads_.emplace_back(size_t(tokens * engine_->getTensorShape("queries").d[1]) * sizeof(float));
+      require(context.setTensorAddress("queries", uploads_.back().get()), "queries cannot be bound");
+    }
     require(context.enqueueV3(stream_), "the step failed: see the lines above");
     check(cudaMemcpyAsync(logits_.data(), logits.get(), logits_.size() * sizeof(float),
                           cudaMemcpyDeviceToHost, stream_),

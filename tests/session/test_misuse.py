@@ -68,6 +68,21 @@ def test_a_closed_session_says_so(model: edgekv.Model, picture: Picture) -> None
             use()
 
 
+def test_a_wrong_option_is_refused_before_anything_is_taken(
+    model: edgekv.Model, session: edgekv.Session, picture: Picture
+) -> None:
+    session.push(picture(0), 0.0)
+    before = model.figures().counts
+    with pytest.raises(ValueError, match="options must be SamplingOptions, got a dict"):
+        session.ask("What?", {"max_new_tokens": 4})  # type: ignore[arg-type]
+    for priority in ("high", None, 1.5):
+        with pytest.raises(ValueError, match="priority must be a whole number"):
+            model.session(priority=priority)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="reserve_tokens must be a whole number"):
+        model.session(reserve_tokens=2.5)  # type: ignore[arg-type]
+    assert model.figures().counts == before
+
+
 def test_closing_gives_every_page_back(model: edgekv.Model, picture: Picture) -> None:
     with model.session() as probe:
         free = probe.stats().pages_available

@@ -353,3 +353,20 @@ def test_a_copied_tier_is_the_same_tier(
     (tmp_path / "copy").replace(tmp_path / "a.tier")
     with model.restore(tmp_path / "a.session") as restored:
         assert tier_of(restored).num_frames == num_frames
+
+
+def test_a_restore_whose_tier_breaks_takes_nothing(
+    model: edgekv.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with model.session(tier=tmp_path / "t", tier_limit="1MiB") as session:
+        session.save(tmp_path / "saved")
+    before = model.figures().counts
+
+    def breaks(*_: object) -> None:
+        raise OSError("no disk today")
+
+    monkeypatch.setattr(model, "_reopen", breaks)
+    with pytest.raises(OSError, match="no disk today"):
+        model.restore(tmp_path / "saved")
+    after = model.figures()
+    assert (after.counts.live, after.sessions) == (before.live, ())

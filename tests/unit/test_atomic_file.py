@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,10 @@ def test_neither_a_save_nor_a_trace_replaces_a_video(
     with pytest.raises(edgekv.EdgeKVError, match="not replaced"):
         model.trace(small_clip)
     assert small_clip.read_bytes() == before
+
+
+def test_a_pipe_is_nobodys_to_replace(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert holds_something_else(pipe, b"MAGIC")
+    assert not holds_something_else(tmp_path / "not there", b"MAGIC")

@@ -121,9 +121,6 @@ def build_engine(
     if not parser.parse_from_file(str(graph)):
         raise ExecutorError(f"TensorRT cannot read {graph.name}: {_first_refusal(parser)}")
     check_signature(graph.name, signature, network_signature(network))
-    for output in [network.get_output(index) for index in range(network.num_outputs)]:
-        if output.name not in signature.given:  # it would need memory, and nobody reads it
-            network.unmark_output(output)
     config = _config(builder, options)
     for profile in profiles:
         config.add_optimization_profile(_trt_profile(builder, profile))
