@@ -49,6 +49,18 @@ class PoolLock:
         self._depth -= 1
         self._lock.release()
 
+    def close_abandoned(self) -> None:
+        """Close what was abandoned, unless another thread uses the pool: then the next user does.
+
+        Never waits: who calls may be a finalizer, in a thread that holds any other lock.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                with self:
+                    pass
+            finally:
+                self._lock.release()
+
 
 class Runner:
     """A decoder, the cache whose pages its pools hold, and the sessions that share them."""
@@ -207,10 +219,9 @@ class Runner:
         self.lock.abandoned.append(sequence)
 
     def close(self, sequence: Sequence) -> None:
-        """Give a sequence's pages back, at once unless this thread is amid a use of the pool."""
+        """Give a sequence's pages back: at once, or at the next use of a pool that is in use."""
         self.abandon(sequence)
-        with self.lock:
-            pass
+        self.lock.close_abandoned()
 
     def shut_down(self) -> None:
         """Give pools and graph back."""

@@ -55,11 +55,14 @@ def test_a_stream_stays_bounded_and_its_counts_add_up(
 def test_every_rule_keeps_the_newest_and_forgets_nothing_for_a_fork(
     model: edgekv.Model, picture: Picture, rule: str
 ) -> None:
+    def own(k: int) -> NDArray[np.uint8]:  # that no other session has warmed
+        return picture(40_000 + k)
+
     with model.session(retain=rule) as session:
-        push(session, picture, 0, 40)
+        push(session, own, 0, 40)
         with session.fork() as child:
             before, kept = child.logits(QUESTION), child.context_frames()
-            push(session, picture, 40, 40)
+            push(session, own, 40, 40)
             np.testing.assert_array_equal(child.context_frames(), kept)
             np.testing.assert_array_equal(child.logits(QUESTION), before)
         frames = session.context_frames()
