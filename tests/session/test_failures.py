@@ -306,3 +306,26 @@ def test_closing_under_a_push_is_a_clear_error(
         kind = edgekv.ExecutorError if close_model else edgekv.SessionError
         assert [type(error) for error in errors] == [kind]
         assert "closed" in str(errors[0])
+
+
+def test_a_forgotten_answer_never_waits_for_the_pool(model: edgekv.Model, picture: Picture) -> None:
+    """A finalizer may run in a thread that holds what the pool's user waits for."""
+    with model.session() as session:
+        session.push(picture(0), 0.0)
+        live = session.stats().pages_live
+        answer = session.ask_iter("What do you see?")
+        held, done = threading.Event(), threading.Event()
+
+        def use_the_pool() -> None:
+            with model._runner.lock:
+                held.set()
+                assert done.wait(60), "the finalizer waits"
+
+        user = threading.Thread(target=use_the_pool)
+        user.start()
+        assert held.wait(60)
+        del answer
+        gc.collect()
+        done.set()
+        user.join(60)
+        assert session.stats().pages_live == live
