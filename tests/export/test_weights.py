@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def folders(traced: TracedDecoder, tmp_path_factory: pytest.TempPathFactory) -> 
             save_decoders(found[kind], traced, "fp32")
             continue
         graph = ir.load(found["fp32"] / "decoder.onnx")
-        save_decoders(found[kind], TracedDecoder(graph, traced.geometry, traced.probe), kind)
+        save_decoders(found[kind], replace(traced, graph=graph), kind)
     return found
 
 
