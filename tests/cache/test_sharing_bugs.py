@@ -80,9 +80,9 @@ def stays_findable(name: str) -> Patch:
         real = getattr(Sequence, name)
 
         def forgetful(self: Sequence, *arguments: Any, **options: Any) -> object:
-            before = self._found_by
+            before = self._lineage.entry
             result = real(self, *arguments, **options)
-            self._found_by = before
+            self._lineage.entry = before
             return result
 
         patch.setattr(Sequence, name, forgetful)
