@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from edgekv.metrics import serve_metrics
     from edgekv.model import Model
     from edgekv.sampling import SamplingOptions
-    from edgekv.session import Session, SessionStats
+    from edgekv.session import Session
+    from edgekv.session_stats import SessionStats
     from edgekv.types import Answer, Frame, Sound
 
 _HOME = {
@@ -54,7 +55,7 @@ _HOME = {
     "Session": "session",
     "SessionError": "errors",
     "SessionFileError": "errors",
-    "SessionStats": "session",
+    "SessionStats": "session_stats",
     "Sound": "types",
     "SourceError": "errors",
     "TierError": "errors",

@@ -1,12 +1,14 @@
 """``edgekv.load``: from a bundle on disk to a model that runs.
 
 Owns: the order in which things are checked and taken. Guarantees: what does not fit is refused
-before anything is taken. Does not know frames, prompts or retention.
+before anything is taken, and what was taken before a later step failed is given back. Does not know
+frames, prompts or retention.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 from edgekv.bundle import Bundle
@@ -75,39 +77,75 @@ def load(
     encoder_cache_bytes = 0 if encoder_cache == 0 else parse_bytes(encoder_cache)
     need = estimate(bundle, kv_budget, kv_dtype, cross_budget=cross_budget)
     check_memory(bundle, need, encoder_cache_bytes)
-    cross = create_cross_executor(
-        bundle, chosen, kv_dtype, num_pages=need.num_cross_pages, num_threads=num_threads
-    )
-    cache = _make_cache(bundle, need, kv_dtype, share=share)
     engines = _engine_source(bundle, engine_cache, progress)
-    decoder = create_decoder(
-        chosen,
-        bundle.decoder_path_for(kv_dtype),
-        cache.geometry,
-        num_pages=need.num_pages,
-        num_threads=num_threads,
-        max_columns=cache.max_pages,
-        max_step_tokens=max_step_tokens,
-        engines=engines,
-        signature=_decoder_signature(bundle, kv_dtype),
-        cross=cross,
-    )
-    try:
-        vision = _load_vision(bundle, chosen, num_threads, engines)
-    except BaseException:
-        decoder.close()
-        raise
-    runner = Runner(decoder, cache, cross=cross, max_step_tokens=max_step_tokens)
-    sources = load_sources(bundle, chosen, runner, num_threads)
-    inputs = InputEncoder(bundle, vision, sources, encoder_cache_bytes=encoder_cache_bytes)
-    model = Model(bundle, chosen, runner, inputs)
-    if trace is not None:
-        try:
+    with ExitStack() as on_failure:
+        runner = _create_runner(
+            bundle, chosen, need, engines, kv_dtype, num_threads, max_step_tokens, share=share
+        )
+        on_failure.callback(runner.shut_down)
+        inputs = _create_inputs(bundle, chosen, runner, engines, num_threads, encoder_cache_bytes)
+        on_failure.callback(inputs.close)
+        model = Model(bundle, chosen, runner, inputs)
+        if trace is not None:
             model.trace(trace, limit=trace_limit)
-        except BaseException:
-            model.close()
-            raise
+        on_failure.pop_all()
     return model
+
+
+def _create_runner(
+    bundle: Bundle,
+    device: Device,
+    need: Estimate,
+    engines: EngineSource,
+    kv_dtype: KVDtype | None,
+    num_threads: int,
+    max_step_tokens: int,
+    *,
+    share: bool,
+) -> Runner:
+    """The cache, the decoder with the cache's pools, and the pools that cross-attention reads."""
+    cache = _make_cache(bundle, need, kv_dtype, share=share)
+    with ExitStack() as on_failure:
+        cross = create_cross_executor(
+            bundle, device, kv_dtype, num_pages=need.num_cross_pages, num_threads=num_threads
+        )
+        if cross is not None:
+            on_failure.callback(cross.close)
+        decoder = create_decoder(
+            device,
+            bundle.decoder_path_for(kv_dtype),
+            cache.geometry,
+            num_pages=need.num_pages,
+            num_threads=num_threads,
+            max_columns=cache.max_pages,
+            max_step_tokens=max_step_tokens,
+            engines=engines,
+            signature=_decoder_signature(bundle, kv_dtype),
+            cross=cross,
+        )
+        on_failure.pop_all()
+    return Runner(decoder, cache, cross=cross, max_step_tokens=max_step_tokens)
+
+
+def _create_inputs(
+    bundle: Bundle,
+    device: Device,
+    runner: Runner,
+    engines: EngineSource,
+    num_threads: int,
+    encoder_cache_bytes: int,
+) -> InputEncoder:
+    """What turns frames and text into rows for the decoder."""
+    with ExitStack() as on_failure:
+        vision = _load_vision(bundle, device, num_threads, engines)
+        if vision is not None:
+            on_failure.callback(vision.close)
+        sources = load_sources(bundle, device, runner, num_threads)
+        if sources is not None:
+            on_failure.callback(sources.close)
+        inputs = InputEncoder(bundle, vision, sources, encoder_cache_bytes=encoder_cache_bytes)
+        on_failure.pop_all()
+    return inputs
 
 
 def _make_cache(

@@ -17,6 +17,7 @@ from edgekv.executors import Device
 from edgekv.figures import ModelFigures, model_figures
 from edgekv.generate import Runner
 from edgekv.inputs import InputEncoder
+from edgekv.live_context import LiveContext
 from edgekv.media.stillness import StillnessGate
 from edgekv.saving import restore_context
 from edgekv.session import Session
@@ -127,7 +128,7 @@ class Model:
         except BaseException:
             self._runner.close(member.sequence)
             raise
-        return Session(self._runner, self._inputs, member, record, tier, gate)
+        return Session(LiveContext(self._runner, self._inputs, member, record, tier, gate))
 
     def _reopen(self, record: TierRecord, sequence: Sequence) -> SessionTier:
         plan = self._plan_tier(record.max_bytes, record.format)

@@ -19,7 +19,8 @@ from edgekv.latency import LatencyRecord
 from edgekv.media import SourceStats
 from edgekv.memory import anonymous_bytes
 from edgekv.sampling import SamplingOptions
-from edgekv.session import Session, SessionStats
+from edgekv.session import Session
+from edgekv.session_stats import SessionStats
 from edgekv.types import Answer, Frame
 
 

@@ -24,7 +24,7 @@ from rich.progress import track
 import edgekv
 from edgekv.bench.report import BenchResult, machine
 from edgekv.demo import KINDS, EvaluationStream, Question, evaluation_set
-from edgekv.session import Recalling
+from edgekv.questions import Recalling
 
 LONGEST_TRAINED = 56  # frames in the longest training sequence, see scripts/demo_training
 _WARM_UP_FRAMES = 20 * LONGEST_TRAINED

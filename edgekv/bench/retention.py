@@ -39,7 +39,7 @@ from edgekv.cache.retention import retention_rule, retention_rules
 from edgekv.demo import MAX_FRAMES
 from edgekv.demo.needles import NOW_KINDS, PAST_KINDS, NeedleStream, needle_streams
 from edgekv.limits import segments_to_drop
-from edgekv.session import Recalling
+from edgekv.questions import Recalling
 
 WINDOW = 8  # frames
 _BUDGET_SHARE = 8  # a context holds one eighth of the stream
@@ -228,7 +228,7 @@ def _cost(model: edgekv.Model, name: str) -> tuple[float, float]:
     choose_s: list[float] = []
     idle_s: list[float] = []
     with model.session(retain=name) as session:
-        sharing, member = session._runner.sharing, session._member
+        sharing, member = session._live.runner.sharing, session._live.member
         most_pages = sharing.most_pages(member.limits.reserve_pages, member)
         limits = member.limits.within(most_pages)
         for k in range(_NUM_TIMED):

@@ -33,8 +33,9 @@ from edgekv.cache import Sequence
 from edgekv.demo import MAX_FRAMES
 from edgekv.demo.needles import NeedleStream, needle_streams
 from edgekv.generate import Runner
+from edgekv.questions import Recalling
 from edgekv.recall import looks_for
-from edgekv.session import Recalling, Session
+from edgekv.session import Session
 from edgekv.tier.codec import TierFormat
 from edgekv.tier.store import Tier, state_of
 
@@ -98,8 +99,8 @@ def needle_answers(session: Session, stream: NeedleStream, recall: Recalling) ->
 
 def tier_of(session: Session) -> Tier:
     """The tier behind a session that has one."""
-    assert session._tier is not None
-    tier = session._tier.tier
+    assert session._live.tier is not None
+    tier = session._live.tier.tier
     assert tier is not None
     return tier
 
@@ -116,10 +117,10 @@ def _watch(session: Session, stream: NeedleStream) -> float:
 
 def _rank(session: Session, stream: NeedleStream) -> int:
     """How many frames in the tier come before the first that shows the needle."""
-    tier, inputs = tier_of(session), session._inputs
+    tier, inputs = tier_of(session), session._live.inputs
     ids = inputs.question_ids(stream.about_needle()[0].text, frames=True)
-    live = session._sequence
-    query = looks_for(tier, session._runner, live, inputs.embed(ids))
+    live = session._live.sequence
+    query = looks_for(tier, session._live.runner, live, inputs.embed(ids))
     scale = tier.plan.model.geometry.head_dim**-0.5
     order = tier.index.best(query, scale, tier.max_frames, live.segment_table().ids)
     shows = np.isin(tier.index.frames["index"][order], stream.sightings)
@@ -128,7 +129,7 @@ def _rank(session: Session, stream: NeedleStream) -> int:
 
 def _costs(session: Session, stream: NeedleStream) -> dict[str, float]:
     """Milliseconds, medians: storing a frame, reading one, a question with and without recall."""
-    tier, runner, live = tier_of(session), session._runner, session._sequence
+    tier, runner, live = tier_of(session), session._live.runner, session._live.sequence
     stats = session.stats().tier
     assert stats is not None
     scratch = Tier.create(tier.path.with_name("store.tier"), tier.plan)
@@ -164,10 +165,11 @@ def _errors(session: Session, folder: Path) -> dict[str, float]:
     """What each format loses: of the numbers of the frames in the window, and of the logits of a
     question when half of them come back from it."""
     figures: dict[str, float] = {}
-    runner, live = session._runner, session._sequence
+    runner, live = session._live.runner, session._live.sequence
     segments = live.segment_table()
     ids = segments.ids[1 : 1 + len(segments) // 2]
-    rows = session._inputs.embed(session._inputs.question_ids("What do you see?", frames=True))
+    inputs = session._live.inputs
+    rows = inputs.embed(inputs.question_ids("What do you see?", frames=True))
     truth: NDArray[np.float32] | None = None
     pages: dict[str, NDArray[np.float64]] = {}
     for name in sorted(FORMATS):  # exact first

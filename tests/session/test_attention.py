@@ -15,7 +15,7 @@ QUESTION = "What do you see?"
 
 def heat(session: edgekv.Session) -> np.ndarray:
     """Of all but the pinned start, which sessions share, and its heat with it."""
-    return session._sequence.heat()[1:]
+    return session._live.sequence.heat()[1:]
 
 
 def test_a_question_warms_every_frame_it_looks_at_by_one_share(
