@@ -1,8 +1,9 @@
 """The event log of a cache: written while it runs, read, replayed and drawn afterwards.
 
-``writer`` observes a cache and writes, ``reader`` reads what ``docs/trace_format.md`` describes,
-``replay`` runs it again, ``timeline`` says which page held what and when, ``view`` reduces that to
-a picture's resolution, ``html`` and ``png`` draw it.
+``writer`` observes a cache (``observed``) and writes a file (``log_file``) of ``records``;
+``reader`` and ``unpack`` read it. ``replay`` runs it again, with the rules' part in ``choices``.
+``timeline`` says which page held what and when (``contexts``, ``holders``), and remembers it
+(``lives``); ``view`` reduces that to a picture's resolution, ``html`` and ``png`` draw it.
 """
 
 from edgekv.trace.reader import TraceLog, read_log

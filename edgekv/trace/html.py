@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.trace.timeline import ENDS
+from edgekv.trace.axis import axis_ticks
+from edgekv.trace.lives import ENDS
 from edgekv.trace.view import View, share_floor, typical_life_s
-from edgekv.trace.words import Words, axis_ticks
+from edgekv.trace.words import Words
 
 _TYPES = {"u1": np.uint8, "u2": np.uint16, "i4": np.int32, "f4": np.float32}
 

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from edgekv.trace.axis import axis_ticks
 from edgekv.trace.events import ANSWER, FRAME, SYSTEM, TEXT
-from edgekv.trace.timeline import CACHED
+from edgekv.trace.lives import CACHED
 from edgekv.trace.view import View, share_floor, typical_life_s
-from edgekv.trace.words import Words, axis_ticks
+from edgekv.trace.words import Words
 
 WIDTH = 1280
 _LEFT, _RIGHT, _MARGIN = 84, 24, 24

@@ -13,7 +13,7 @@ from pathlib import Path
 from edgekv.errors import TraceError
 from edgekv.trace.codec import MAX_HEADER_BYTES, Header, Incomplete, unframe_record, unpack_header
 from edgekv.trace.events import Event, Held, Kept, Reserved
-from edgekv.trace.records import RecordReader
+from edgekv.trace.unpack import RecordReader
 
 
 class TraceLog:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from edgekv.trace.clock import StreamClock, stream_clock
 from edgekv.trace.events import ANSWER, FRAME, TEXT
-from edgekv.trace.timeline import CACHED, DROPPED, Timeline
+from edgekv.trace.lives import CACHED, DROPPED
+from edgekv.trace.timeline import Timeline
 
 MAX_COLUMNS, MAX_ROWS, MAX_CELLS = 1600, 512, 300_000
 MAX_BARS = 3000  # bars of sequences; more are merged
@@ -114,7 +115,7 @@ class _Columns:
 
 def _runs(timeline: Timeline, column: _Columns, num_rows: int) -> Runs:
     """Paint the spans in the order they came, questions last, and read the rows off again."""
-    spans = timeline.spans
+    spans = timeline.holders.spans
     page = np.asarray(spans.page, np.int64)
     if not page.size:
         empty = np.empty(0, np.int32)

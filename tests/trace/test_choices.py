@@ -27,8 +27,8 @@ from edgekv.errors import TraceError
 from edgekv.trace import TraceLog, TraceWriter, read_log
 from edgekv.trace.events import Chosen, Dropped, Event, Shown
 from edgekv.trace.evidence import HEAT, SUMMARY
+from edgekv.trace.observed import held
 from edgekv.trace.replay import ReplayResult, replay, state_of
-from edgekv.trace.writer import held
 from tests.cache.helpers import make_room
 from tests.trace.streams import FRAME_PAGES, MARKS, add, make_cache
 

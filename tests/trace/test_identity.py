@@ -18,8 +18,9 @@ from edgekv.cache.identity import SegmentIndex
 from edgekv.errors import TraceError
 from edgekv.trace import TraceWriter, read_log
 from edgekv.trace.draw import draw
+from edgekv.trace.lives import CACHED
 from edgekv.trace.replay import replay
-from edgekv.trace.timeline import CACHED, build_timeline
+from edgekv.trace.timeline import build_timeline
 from tests.trace.streams import add, make_cache
 
 Picture = Callable[[int], NDArray[np.uint8]]

@@ -9,8 +9,9 @@ import pytest
 
 from edgekv.cache import PageCache
 from edgekv.errors import CacheError, TraceError
-from edgekv.trace import TraceWriter, read_log, writer
+from edgekv.trace import TraceWriter, read_log
 from edgekv.trace.events import Closed, Counted, Dropped, Event, Opened, Planned, Settled
+from edgekv.trace.log_file import LogFile
 from tests.trace.streams import add, make_cache, stream, write_log
 
 
@@ -187,7 +188,7 @@ def test_a_full_disk_ends_the_log_and_not_the_stream(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writer.TraceWriter, "_write_out", full)
+    monkeypatch.setattr(LogFile, "flush", full)
     stream(cache, 500)
     assert log.problem == "No space left on device"
     assert caplog.text.count("No space left on device") == 1

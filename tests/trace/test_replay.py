@@ -31,7 +31,7 @@ def played(world: World, path: Path) -> Timeline:
     assert counts.available == timeline.num_pages
     assert timeline.tokens[-1] == 0
     assert timeline.in_flight[-1] == 0
-    assert min(timeline.spans.to_us) >= 0
+    assert min(timeline.holders.spans.to_us) >= 0
     assert timeline.peak == world.cache.counts.peak
     return timeline
 

@@ -49,8 +49,8 @@ def test_a_log_says_what_was_reserved_and_replays(tmp_path: Path) -> None:
     assert min(timeline.free) == 16 - 5 - 3
     assert timeline.free[-1] == 16 - 3
     assert timeline.peak == 8
-    assert min(timeline.spans.to_us) >= 0
-    assert max(timeline.spans.page) < 8, "what was never drawn is not shown"
+    assert min(timeline.holders.spans.to_us) >= 0
+    assert max(timeline.holders.spans.page) < 8, "what was never drawn is not shown"
 
 
 def test_a_reserve_that_is_drawn_otherwise_is_found(

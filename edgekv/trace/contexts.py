@@ -1,0 +1,87 @@
+"""What one sequence holds, as far as a timeline has to know.
+
+Guarantees: the segments, in order, are those the cache has. Does not know: who else holds a page,
+what a picture shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from edgekv.trace.events import Planned
+from edgekv.trace.holders import Holders
+
+
+class Segment(NamedTuple):
+    """A segment as one sequence holds it."""
+
+    id: int
+    life: int
+    pages: tuple[int, ...]
+
+
+class Context:
+    """The segments of one sequence, its pending append and its reserve."""
+
+    __slots__ = ("drawn", "next_id", "num_frames", "pending", "reserve", "segments")
+
+    def __init__(self, segments: list[Segment], next_id: int, num_frames: int = 0) -> None:
+        self.segments = segments
+        self.next_id = next_id
+        self.num_frames = num_frames
+        self.pending: tuple[Planned, int] | None = None  # and its life
+        self.reserve: set[int] = set()  # pages held for appends to come; they show nothing
+        self.drawn: set[int] = set()  # those that the pending append has from there
+
+    def fork(self) -> Context:
+        """A child with the same segments."""
+        return Context(list(self.segments), self.next_id, self.num_frames)
+
+    def pages(self) -> list[int]:
+        """All pages that a step over the pending append uses."""
+        out = [page for segment in self.segments for page in segment.pages]
+        if self.pending is not None:
+            out += self.pending[0].pages
+        return out
+
+    def add(self, life: int, pages: tuple[int, ...]) -> None:
+        """A new last segment."""
+        self.segments.append(Segment(self.next_id, life, pages))
+        self.next_id += 1
+
+    def draw(self, pages: Iterable[int]) -> None:
+        """The pending append has these pages, some of them from the reserve."""
+        self.drawn = self.reserve.intersection(pages)
+        self.reserve -= self.drawn
+
+    def take_out(self, ids: Iterable[int]) -> list[Segment]:
+        """Remove segments. ValueError when one is not held."""
+        gone = set(ids)
+        leaving = [segment for segment in self.segments if segment.id in gone]
+        if len(leaving) != len(gone):
+            raise ValueError("it drops segments that it does not hold")
+        self.segments = [segment for segment in self.segments if segment.id not in gone]
+        return leaving
+
+    def grow(self, plan: Planned, life: int, holders: Holders, now: int) -> int:
+        """The planned tokens are there: how many pages more its segment has."""
+        pages, left = plan.pages, plan.num_tokens
+        if plan.extend:
+            last = self.segments.pop()
+            before = last.pages
+            if plan.copies:
+                holders.fill(pages[0], holders.tokens(before[-1]))
+                holders.release(before[-1:], now)
+                before = (*before[:-1], pages[0])
+                pages = pages[1:]
+            if plan.tail_tokens:
+                holders.fill(before[-1], plan.tail_tokens)
+                left -= plan.tail_tokens
+            self.segments.append(Segment(last.id, life, before + pages))
+        else:
+            self.add(life, pages)
+        for page in pages:
+            holders.fill(page, min(left, holders.page_size))
+            left -= holders.page_size
+        return len(pages)

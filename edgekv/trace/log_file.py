@@ -1,0 +1,98 @@
+"""The file of a log while it is written: its parts, and a buffer of about 8 KiB before it.
+
+Owns: the open part, the frame around each record, the numbers of names.
+Guarantees: at most ``max_bytes`` on disk in two parts, ``FILE.1`` the older, as long as ``begin``
+    is called when ``is_part_full`` says so and nothing is added once ``is_full`` does.
+Does not know: what records mean, when something is worth writing. Its owner handles OSError.
+"""
+
+from __future__ import annotations
+
+from io import FileIO
+from pathlib import Path
+
+from edgekv.trace.codec import Header, frame_record, pack_header
+from edgekv.trace.records import RecordWriter
+
+_BUFFER_BYTES = 8 * 2**10
+_FLUSH_US = 1_000_000
+
+
+class LogFile:
+    """Parts of a log. ``begin`` one, add to it, ``flush`` it into the file."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        self.path = path
+        self.records = RecordWriter(0)  # of the part that was begun last
+        self.num_records = 0  # added since its owner set it to 0
+        self._part_bytes = max_bytes // 2
+        self._file: FileIO | None = None
+        self._buffer = bytearray()
+        self._chain = 0
+        self._num_bytes = 0
+        self._last_flush_us = 0
+
+    def begin(self, header: Header) -> None:
+        """Go on with another part, whose first records are added before ``create``."""
+        self.records = RecordWriter(header.part_us)
+        self._buffer = bytearray(pack_header(header))
+        self._chain = self.num_records = 0
+        self._last_flush_us = header.part_us
+
+    def create(self) -> None:
+        """Make the file of the part that was begun, in place of the one before, which becomes the
+        older part. Raises OSError."""
+        if self._file is not None:
+            self._file.close()
+            self.path.replace(self.path.with_name(self.path.name + ".1"))
+        self._file = FileIO(self.path, "wb")
+        self._num_bytes = 0
+        self.flush()
+
+    @property
+    def closed(self) -> bool:
+        return self._file is None or self._file.closed
+
+    @property
+    def is_part_full(self) -> bool:
+        """Whether it is time for another part."""
+        return self._num_bytes >= self._part_bytes - _BUFFER_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        """Whether this part has no room even if it were the only one."""
+        return self._num_bytes >= 2 * self._part_bytes - _BUFFER_BYTES
+
+    def add(self, record: bytearray) -> None:
+        """One more record."""
+        framed, self._chain = frame_record(record, self._chain)
+        self._buffer += framed
+        self.num_records += 1
+
+    def name(self, text: str, now_us: int) -> int:
+        """The number of a name, which is told when it is new."""
+        number, named = self.records.name(text, now_us)
+        if named is not None:
+            self.add(named)
+        return number
+
+    def is_due(self, now_us: int) -> bool:
+        """Whether what waits should be flushed; true once for each time."""
+        if len(self._buffer) < _BUFFER_BYTES and now_us - self._last_flush_us < _FLUSH_US:
+            return False
+        self._last_flush_us = now_us
+        return True
+
+    def flush(self) -> None:
+        """Write what waits. Raises OSError."""
+        assert self._file is not None
+        while self._buffer:  # an unbuffered file may take less than it is given
+            num_written = self._file.write(self._buffer)
+            self._num_bytes += num_written
+            del self._buffer[:num_written]
+
+    def close(self) -> None:
+        """Close the file; what waits is lost. Closing twice is fine."""
+        self._buffer.clear()
+        if self._file is not None:
+            self._file.close()
