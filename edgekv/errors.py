@@ -46,6 +46,10 @@ class SessionError(EdgeKVError):
     """A session is closed, or is being used by another thread."""
 
 
+class ModelError(EdgeKVError):
+    """A model is closed."""
+
+
 class TraceError(EdgeKVError):
     """A trace file cannot be written, or is broken or of a format this version does not read."""
 

@@ -1,65 +1,21 @@
-"""Feeds tokens of sequences through the decoder, in chunks, and draws answers.
+"""Feeds tokens of sequences through the decoder, in chunks.
 
-Owns: the one lock under which a model's pools are touched, and the chunking of long inputs.
-Guarantees: a call that fails leaves its sequence as it was. Does not know frames, prompts or
-retention; it is given embeddings and sequences.
+Owns: a model's pools, which are touched under its one lock, and the chunking of long inputs.
+Guarantees: a call that fails leaves its sequence as it was; nothing is computed once it was shut
+down. Does not know frames, prompts or retention; it is given embeddings and sequences.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Generator
-from collections.abc import Sequence as Seq
-
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from edgekv.cache import Append, CrossInput, PageCache, Sequence
+from edgekv.errors import ModelError
 from edgekv.executors import CrossExecutor, DecoderExecutor
-from edgekv.sampling import Sampler, SamplingOptions
+from edgekv.pool_lock import PoolLock
 from edgekv.sharing import Sharing
-from edgekv.textstream import TextStream
-from edgekv.types import Answer, FinishReason, SegmentKind
-
-EmbedTokens = Callable[[Seq[int]], NDArray[np.float32]]  # (n,) ids -> (n, hidden)
-
-
-class PoolLock:
-    """The lock of one pool, re-entrant; whoever enters first closes what was abandoned.
-
-    Python may collect a forgotten session or answer in the middle of any statement, also of one
-    that changes the pool: a finalizer only leaves its sequence here.
-    """
-
-    def __init__(self) -> None:
-        self.abandoned: deque[Sequence] = deque()
-        self._lock = threading.RLock()
-        self._depth = 0
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        self._depth += 1
-        while self._depth == 1 and self.abandoned:
-            self.abandoned.popleft().close()
-
-    def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        self._lock.release()
-
-    def close_abandoned(self) -> None:
-        """Close what was abandoned, unless another thread uses the pool: then the next user does.
-
-        Never waits: who calls may be a finalizer, in a thread that holds any other lock.
-        """
-        if self._lock.acquire(blocking=False):
-            try:
-                with self:
-                    pass
-            finally:
-                self._lock.release()
+from edgekv.types import SegmentKind
 
 
 class Runner:
@@ -78,6 +34,7 @@ class Runner:
         self.sharing = Sharing(cache)
         self._decoder = decoder
         self._cross = cross
+        self._closed = False
         page_size = cache.geometry.page_size
         self._chunk = max(max_step_tokens // page_size, 1) * page_size
         cache.summaries.read_from(self._read_values)
@@ -101,6 +58,7 @@ class Runner:
         of the pages that they look at, see ``PageHeat``.
         """
         with self.lock:
+            self.check_open()
             num_before = sequence.num_tokens
             # An input in several pieces fits, or fails before the first is computed; whoever has
             # reserved pages has done so for this.
@@ -145,18 +103,21 @@ class Runner:
         """Keys and values of encoder states (L, hidden) into the pages of ``source``."""
         assert self._cross is not None
         with self.lock:
+            self.check_open()
             self._cross.write(states, source.slots(len(states)))
 
     def read_source(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
         """As ``read_pages``, of the cross pools."""
         assert self._cross is not None
         with self.lock:
+            self.check_open()
             return np.moveaxis(self._cross.read_pages(pages), 2, 0)
 
     def fill_source(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
         """Put back what ``read_source`` gave, into pages (n,) that nobody can find yet."""
         assert self._cross is not None
         with self.lock:
+            self.check_open()
             self._cross.write_pages(pages, np.moveaxis(contents, 0, 2))
 
     def _step(self, append: Append, embeds: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -184,6 +145,7 @@ class Runner:
         """Append text and tell what its last token looks for, in the layer that shows queries.
         Raises ExecutorError where none does; the sequence has text of ``embeds`` or less then."""
         with self.lock:
+            self.check_open()
             for start in range(0, len(embeds), self._chunk):
                 chunk = embeds[start : start + self._chunk]
                 append = sequence.append("text", len(chunk), extend=start > 0)
@@ -198,11 +160,13 @@ class Runner:
     def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
         """What pages (n,) hold: (n, num_layers, 2, Hk, S, D) in the KV dtype; keys, then values."""
         with self.lock:
+            self.check_open()
             return np.moveaxis(self._decoder.read_pages(pages), 2, 0)
 
     def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
         """Put back what ``read_pages`` gave, into any pages (n,) that nobody reads."""
         with self.lock:
+            self.check_open()
             self._decoder.write_pages(pages, np.moveaxis(contents, 0, 2))
 
     def _read_values(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
@@ -214,65 +178,21 @@ class Runner:
             ]
         return values
 
-    def abandon(self, sequence: Sequence) -> None:
-        """Give a sequence's pages back at the next use of the pool. For finalizers: never waits."""
-        self.lock.abandoned.append(sequence)
-
     def close(self, sequence: Sequence) -> None:
-        """Give a sequence's pages back: at once, or at the next use of a pool that is in use."""
-        self.abandon(sequence)
-        self.lock.close_abandoned()
+        """Give a sequence's pages back."""
+        with self.lock:
+            sequence.close()
+
+    def check_open(self) -> None:
+        """Raise ModelError once it was shut down."""
+        if self._closed:
+            raise ModelError("this model is closed")
 
     def shut_down(self) -> None:
         """Give pools and graph back."""
         with self.lock:
+            self._closed = True
             self.cache.stop_sharing()  # there is nothing in the pages any more
             self._decoder.close()
             if self._cross is not None:
                 self._cross.close()
-
-
-def draw_answer(
-    runner: Runner,
-    fork: Sequence,
-    *,
-    embed: EmbedTokens,
-    tokenizer: Tokenizer,
-    prompt_ids: Seq[int],
-    prompt_weight: float,
-    end_ids: frozenset[int],
-    options: SamplingOptions,
-    began_s: float,  # when the question came, as perf_counter counts
-) -> Generator[str, None, Answer]:
-    """Ask on a fork: yields pieces of text, returns the whole answer. Always closes the fork."""
-    pieces: list[str] = []
-    ids: list[int] = []
-    reason: FinishReason = "length"
-    decode_s = 0.0
-    try:
-        sampler, text = Sampler(options), TextStream(tokenizer, options.stop)
-        logits = runner.feed(fork, "text", embed(prompt_ids), mass_weight=prompt_weight)
-        ttft_s = time.perf_counter() - began_s
-        while True:
-            token = sampler.pick(logits)
-            if token in end_ids:
-                reason = "stop"
-                break
-            ids.append(token)
-            if piece := text.push(token):
-                pieces.append(piece)
-                yield piece
-            if text.stopped:
-                reason = "stop_string"
-            if text.stopped or len(ids) == options.max_new_tokens:
-                break
-            step_began = time.perf_counter()
-            logits = runner.feed(fork, "answer", embed([token]), extend=len(ids) > 1)
-            decode_s += time.perf_counter() - step_began
-        if piece := text.finish():
-            pieces.append(piece)
-            yield piece
-    finally:
-        runner.close(fork)
-    speed = (len(ids) - 1) / decode_s if decode_s else 0.0
-    return Answer("".join(pieces), tuple(ids), ttft_s, speed, reason)

@@ -21,7 +21,7 @@ from edgekv.bundle import Bundle
 from edgekv.cache import CrossInput
 from edgekv.config import KVGeometry
 from edgekv.encoder_cache import EncoderCache, EncoderCacheStats, picture_digest
-from edgekv.errors import BundleError, ContextError, ExecutorError
+from edgekv.errors import BundleError, ContextError, ExecutorError, ModelError
 from edgekv.executors import VisionExecutor
 from edgekv.media.preprocess import Preprocessor
 from edgekv.names import OP_VERSION
@@ -57,6 +57,7 @@ class InputEncoder:
         self.sources = sources
         self._encoded = EncoderCache(encoder_cache_bytes)
         self._lock = threading.Lock()
+        self._closed = False
         self.tokenizer = _load_tokenizer(bundle)
         self._prompts = bundle.prompts()
         self._preprocess = None if bundle.image is None else Preprocessor(bundle.image)
@@ -138,6 +139,8 @@ class InputEncoder:
         if self._vision is None:
             raise self._takes_no_frames()
         with self._lock:
+            if self._closed:
+                raise ModelError("this model is closed")
             known = self._encoded.get(picture.digest) if self._encoded.enabled else None
             image = self._encode(self._vision, picture) if known is None else known
         return np.concatenate([self._before, image, self._after])
@@ -169,8 +172,9 @@ class InputEncoder:
 
     def close(self) -> None:
         """Give the vision graph back, once no frame is being encoded."""
-        if self._vision is not None:
-            with self._lock:
+        with self._lock:
+            self._closed = True
+            if self._vision is not None:
                 self._vision.close()
         if self.sources is not None:
             self.sources.close()

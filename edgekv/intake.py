@@ -44,6 +44,7 @@ class Intake:
     ) -> bool:
         """As ``Session.push``."""
         live = self._live
+        live.check_open()
         if not isinstance(frame, Frame | Sound):
             if time_s is None:
                 raise ValueError("an array needs its time: push(pixels, time_s=…)")

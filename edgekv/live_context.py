@@ -56,13 +56,22 @@ class LiveContext:
         return float("-inf") if last is None else last
 
     def check_open(self) -> None:
-        """Raise SessionError when it was closed."""
+        """Raise SessionError when it was closed, ModelError when its model was."""
         if self.sequence.closed:
             raise SessionError("this session is closed")
+        self.runner.check_open()
+
+    def close(self) -> None:
+        """Give pages and tier back. Closing twice is fine."""
+        with self.runner.lock:
+            self.sequence.close()
+            if self.tier is not None:
+                self.tier.close()
 
     @contextmanager
     def change(self) -> Generator[None, None, None]:
         """Lets one thread at a time change the live context; a second one gets an error at once."""
+        self.check_open()
         if not self._changing.acquire(blocking=False):
             raise SessionError(
                 "another thread is changing this session; push and say from one thread"

@@ -17,6 +17,7 @@ from edgekv.executors import Device
 from edgekv.figures import ModelFigures, model_figures
 from edgekv.generate import Runner
 from edgekv.inputs import InputEncoder
+from edgekv.interrupts import indivisible
 from edgekv.live_context import LiveContext
 from edgekv.media.stillness import StillnessGate
 from edgekv.saving import restore_context
@@ -43,6 +44,7 @@ class Model:
         self._inputs = inputs
         self._trace: TraceWriter | None = None
 
+    @indivisible
     def session(
         self,
         *,
@@ -73,6 +75,7 @@ class Model:
         With ``skip_still``, frames that show nothing new are not encoded, but at least one every so
         many seconds is (``edgekv.media.stillness``).
         """
+        self._runner.check_open()
         if retain is None:
             retain = self._inputs.default_retain
         if retention_rule(retain, shiftable=self.bundle.manifest.shiftable).needs_heat:
@@ -102,6 +105,7 @@ class Model:
     def _plan_tier(self, max_bytes: int, tier_format: TierFormat) -> TierPlan:
         return plan_tier(self.bundle.manifest, self._runner, self._inputs, max_bytes, tier_format)
 
+    @indivisible
     def restore(
         self, path: str | Path, *, priority: int = 0, skip_still: float | None = None
     ) -> Session:
@@ -113,6 +117,7 @@ class Model:
         model, BudgetError saying what would fit; nothing is taken then.
         ``skip_still`` is no part of what was saved, nor is what ``least-attended`` knows of use.
         """
+        self._runner.check_open()
         check_priority(priority)
         gate = None if skip_still is None else StillnessGate(skip_still)
         member, record = restore_context(
@@ -135,6 +140,7 @@ class Model:
         queries = self.bundle.manifest.queries
         return reopen_tier(record, plan, queries, self._runner, self._inputs, sequence)
 
+    @indivisible
     def trace(self, path: str | Path | None, *, limit: str | int = DEFAULT_MAX_BYTES) -> None:
         """Log every event of the cache to ``path`` from now on; None ends the log.
 
@@ -144,12 +150,17 @@ class Model:
         ``trace_problem`` says why. Raises TraceError when the file cannot be made.
         """
         with self._runner.lock:
-            if self._trace is not None:
-                self._trace.close()
-                self._trace = None
+            self._runner.check_open()
+            self._end_trace()
             if path is not None:
                 self._trace = TraceWriter(self._runner.cache, path, max_bytes=parse_bytes(limit))
 
+    def _end_trace(self) -> None:
+        if self._trace is not None:
+            self._trace.close()
+            self._trace = None
+
+    @indivisible
     def figures(self) -> ModelFigures:
         """Counts of the pool and of what was done with it; works on a closed model too."""
         name = self.bundle.manifest.name
@@ -160,9 +171,14 @@ class Model:
         """Why the log ended before it was closed; None while there is none or all is well."""
         return self._trace.problem if self._trace is not None else None
 
+    @indivisible
     def close(self) -> None:
-        """Give back pools and graphs; sessions still open fail with an ExecutorError afterwards."""
-        self.trace(None)
+        """Give back pools and graphs; sessions still open fail with a ModelError afterwards.
+
+        Closing twice is fine.
+        """
+        with self._runner.lock:
+            self._end_trace()
         self._inputs.close()
         self._runner.shut_down()
 

@@ -9,7 +9,6 @@ Does not know: how tokens are drawn, how the live context grows.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -17,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache import Sequence
+from edgekv.drawing import Drawing, draw_answer
 from edgekv.errors import ContextError
-from edgekv.generate import draw_answer
 from edgekv.limits import num_frames
 from edgekv.live_context import LiveContext
 from edgekv.recall import Asked, fit
 from edgekv.sampling import SamplingOptions
-from edgekv.types import Answer
 
 Recalling = Literal["off", "auto"]
 
@@ -44,15 +42,14 @@ class Questions:
         finally:
             self._runner.close(fork)
 
-    def draw(
-        self, prompt: str, options: SamplingOptions, recall: Recalling
-    ) -> Generator[str, None, Answer]:
-        """The pieces of an answer, and then all of it; the context is the one at this call."""
+    def draw(self, prompt: str, options: SamplingOptions, recall: Recalling) -> Drawing:
+        """An answer whose question is prefilled; the context is the one at this call."""
+        self._live.check_open()
         if not isinstance(options, SamplingOptions):
             raise ValueError(f"options must be SamplingOptions, got a {type(options).__name__}")
         began_s = time.perf_counter()
         fork, ids, num_new = self._fork_for(prompt, options.max_new_tokens, recall)
-        return draw_answer(
+        tokens = draw_answer(
             self._runner,
             fork,
             embed=self._inputs.embed,
@@ -63,6 +60,9 @@ class Questions:
             options=replace(options, max_new_tokens=num_new),
             began_s=began_s,
         )
+        drawing = Drawing(self._runner, fork, tokens)
+        drawing.begin()
+        return drawing
 
     def _fork_for(
         self, prompt: str, num_wanted: int, recall: Recalling
@@ -72,11 +72,11 @@ class Questions:
 
         A fork may let go frames of its own to fit what comes; they stay in the live context.
         """
-        if recall not in get_args(Recalling):
-            raise ValueError(f"recall must be 'off' or 'auto', got {recall!r}")
         live = self._live
         with self._runner.lock:
             live.check_open()
+            if recall not in get_args(Recalling):
+                raise ValueError(f"recall must be 'off' or 'auto', got {recall!r}")
             if self._inputs.asks_whole and live.sequence.source is None:
                 raise ContextError("there is nothing to ask about yet: push a sound first")
             ids = self._inputs.question_ids(

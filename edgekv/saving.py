@@ -19,7 +19,7 @@ from edgekv.atomic_file import holds_something_else, replacing
 from edgekv.bundle.decode import decode
 from edgekv.cache import Sequence, SequenceState
 from edgekv.cache.retention import retention_rule
-from edgekv.errors import BundleError, SessionFileError
+from edgekv.errors import BundleError, SessionError, SessionFileError
 from edgekv.generate import Runner
 from edgekv.limits import plan_limits
 from edgekv.saved_source import PREFIX, load_source, source_blocks
@@ -75,6 +75,8 @@ def save_context(
     try:
         with replacing(path) as file, runner.lock:
             meta, sequence = _Meta(model, record), member.sequence
+            if sequence.closed:
+                raise SessionError("this session is closed")
             state = sequence.export_state()
             blocks = {_PAGES: _page_block(runner, sequence.table.page_ids, state.valid)}
             blocks |= {name: Block.whole(array) for name, array in state.to_arrays().items()}

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
 
@@ -23,6 +22,7 @@ from edgekv.cache.segments import FRAME_CODE
 from edgekv.generate import Runner
 from edgekv.inputs import InputEncoder, content_of
 from edgekv.intake import Intake
+from edgekv.interrupts import indivisible
 from edgekv.limits import check_fits, plan_limits
 from edgekv.live_context import LiveContext
 from edgekv.media.arrays import DLPackArray
@@ -45,6 +45,7 @@ class Session:
         self._live = live
         self._intake = Intake(live)
         self._questions = Questions(live)
+        runner.lock.close_with(self, live.close)
         if member.rule.needs_summaries:
             with runner.lock:
                 runner.cache.summaries.keep()
@@ -98,6 +99,7 @@ class Session:
         record.tier = None if opened is None else opened.record
         return cls(LiveContext(runner, inputs, member, record, opened, gate))
 
+    @indivisible
     def push(
         self,
         frame: Frame | Sound | NDArray[np.uint8] | NDArray[np.float32] | DLPackArray,
@@ -119,6 +121,7 @@ class Session:
         """
         return self._intake.push(frame, time_s)
 
+    @indivisible
     def say(self, text: str) -> None:
         """Add text to the live context; it leaves again as frames do.
 
@@ -127,6 +130,7 @@ class Session:
         """
         self._intake.say(text)
 
+    @indivisible
     def ask(
         self,
         prompt: str,
@@ -143,14 +147,13 @@ class Session:
         Raises ContextError when the prompt does not fit the context, OutOfPagesError when the pool
         has no room for it, SessionError when the session is closed.
         """
-        pieces = self._questions.draw(prompt, options or SamplingOptions(), recall)
-        while True:
-            try:
-                next(pieces)
-            except StopIteration as end:
-                answer: Answer = end.value
-                return answer
+        drawing = self._questions.draw(prompt, options or SamplingOptions(), recall)
+        for _ in drawing:
+            pass
+        assert drawing.answer is not None
+        return drawing.answer
 
+    @indivisible
     def ask_iter(
         self,
         prompt: str,
@@ -160,15 +163,14 @@ class Session:
     ) -> Iterator[str]:
         """As ``ask``, piece by piece; pieces never end inside a character. The context is the one
         at this call; frames pushed while the answer is drawn are not part of it."""
-        pieces = self._questions.draw(prompt, options or SamplingOptions(), recall)
-        # Drawn now: a generator that has begun closes its fork even when nobody iterates it.
-        first = next(pieces, None)
-        return pieces if first is None else chain((first,), pieces)
+        return self._questions.draw(prompt, options or SamplingOptions(), recall)
 
+    @indivisible
     def logits(self, prompt: str, *, recall: Recalling = "off") -> NDArray[np.float32]:
         """Logits (vocab,) of the first token of an answer to ``prompt``, on a fork."""
         return self._questions.logits(prompt, recall)
 
+    @indivisible
     def fork(self) -> Session:
         """A session that goes its own way from here; pages are shared until one side writes. A tier
         stays with this one.
@@ -188,6 +190,7 @@ class Session:
             gate = None if live.gate is None else live.gate.copy()
             return Session(LiveContext(live.runner, live.inputs, member, record, gate=gate))
 
+    @indivisible
     def save(self, path: str | Path) -> int:
         """Write the session to one file, from which ``Model.restore`` continues; its size in bytes.
 
@@ -196,8 +199,7 @@ class Session:
         Raises SessionFileError when the file cannot be written, SessionError when closed.
         """
         live = self._live
-        with live.runner.lock:
-            live.check_open()
+        live.check_open()
         model = live.inputs.model_identity(live.runner.cache.geometry)
         return save_context(path, live.runner, live.member, model, live.record)
 
@@ -216,6 +218,7 @@ class Session:
         """Time of the newest frame pushed; minus infinity before the first."""
         return self._live.last_time_s
 
+    @indivisible
     def context_frames(self) -> NDArray[np.int64]:
         """(n,) numbers, in their source, of the frames in the context now, oldest first."""
         live = self._live
@@ -225,22 +228,15 @@ class Session:
             index: NDArray[np.int64] = segments.index[segments.kinds == FRAME_CODE]
             return index
 
+    @indivisible
     def stats(self) -> SessionStats:
         """Counts as of now."""
         return session_stats(self._live)
 
+    @indivisible
     def close(self) -> None:
         """Give the context's pages back. Closing twice is fine; anything else afterwards raises."""
-        live = self._live
-        with live.runner.lock:
-            if not live.sequence.closed:
-                live.sequence.close()
-            if live.tier is not None:
-                live.tier.close()
-
-    def __del__(self) -> None:
-        if not self._live.sequence.closed:
-            self._live.runner.abandon(self._live.sequence)
+        self._live.close()
 
     def __enter__(self) -> Session:
         return self

@@ -19,7 +19,7 @@ from edgekv import names
 from edgekv.bundle import Bundle, CrossSettings
 from edgekv.cache import CrossInput, content_key
 from edgekv.config import KVDtype, format_bytes, parse_bytes
-from edgekv.errors import BudgetError
+from edgekv.errors import BudgetError, ModelError
 from edgekv.executors import (
     CrossExecutor,
     Device,
@@ -54,6 +54,7 @@ class SourceEncoder:
         self._mel = None if settings.audio is None else MelFeatures(settings.audio)
         self._lock = threading.Lock()  # the tiler has one output buffer
         self.num_encoded = 0
+        self._closed = False
 
     @property
     def hears(self) -> bool:
@@ -84,6 +85,8 @@ class SourceEncoder:
                 if (found := cache.find(key)) is not None:
                     return found
                 cache.check_room(num_states := self._num_states(content))
+            if self._closed:
+                raise ModelError("this model is closed")
             states = self._encoder.encode(self._prepare(content))
             self.num_encoded += 1
             with self._runner.lock:
@@ -99,6 +102,7 @@ class SourceEncoder:
     def close(self) -> None:
         """Give the encoder graph back, once no input is being encoded."""
         with self._lock:
+            self._closed = True
             self._encoder.close()
 
     def _content(self, frame: Frame | Sound) -> NDArray[np.generic]:

@@ -176,7 +176,7 @@ def test_an_answer_that_cannot_begin_gives_its_pages_back(
         raise BrokenError
 
     session.push(picture(0), 0.0)
-    monkeypatch.setattr("edgekv.generate.Sampler", failing)
+    monkeypatch.setattr("edgekv.drawing.Sampler", failing)
     with pytest.raises(BrokenError):
         session.ask(QUESTION)
     push(session, picture, 1, 60)  # the first frame's page is free again only without the fork
@@ -303,7 +303,7 @@ def test_closing_under_a_push_is_a_clear_error(
         begun.wait(30)
         (model if close_model else session).close()
         thread.join(30)
-        kind = edgekv.ExecutorError if close_model else edgekv.SessionError
+        kind = edgekv.ModelError if close_model else edgekv.SessionError
         assert [type(error) for error in errors] == [kind]
         assert "closed" in str(errors[0])
 

@@ -51,23 +51,6 @@ def test_an_array_needs_a_time(session: edgekv.Session, picture: Picture) -> Non
         session.push(picture(0))
 
 
-def test_a_closed_session_says_so(model: edgekv.Model, picture: Picture) -> None:
-    session = model.session()
-    session.push(picture(0), 0.0)
-    session.close()
-    session.close()
-    for use in (
-        lambda: session.push(picture(1), 1.0),
-        lambda: session.ask("What?"),
-        lambda: session.ask_iter("What?"),
-        lambda: session.say("text"),
-        lambda: session.fork(),
-        lambda: session.stats(),
-    ):
-        with pytest.raises(edgekv.SessionError, match="closed"):
-            use()
-
-
 def test_a_wrong_option_is_refused_before_anything_is_taken(
     model: edgekv.Model, session: edgekv.Session, picture: Picture
 ) -> None:
@@ -99,20 +82,6 @@ def test_an_answer_outlives_its_session(model: edgekv.Model, picture: Picture) -
         expected = session.ask("What do you see?").text
         pieces = session.ask_iter("What do you see?")
     assert "".join(pieces) == expected
-
-
-def test_a_model_that_was_closed_says_so(bundle_path: str, picture: Picture) -> None:
-    model = edgekv.load(bundle_path, kv_budget="1MiB", num_threads=1)
-    session = model.session()
-    session.push(picture(0), 0.0)
-    model.close()
-    model.close()
-    with pytest.raises(edgekv.ExecutorError, match="closed"):
-        session.push(picture(1), 1.0)
-    with pytest.raises(edgekv.ExecutorError, match="closed"):
-        session.ask("What do you see?")
-    with pytest.raises(edgekv.ExecutorError, match="closed"):
-        model.session()
 
 
 @pytest.mark.parametrize("name", ["", "newest", "WINDOW"])
