@@ -45,7 +45,7 @@ def estimate(
     """What loading ``bundle`` takes. Raises BudgetError for a budget of less than a page, or of
     less than two inputs of cross-attention."""
     page_bytes = bundle.geometry_for(kv_dtype).page_bytes
-    budget = parse_bytes(kv_budget)
+    budget = parse_bytes(kv_budget, "kv_budget")
     num_pages = budget // page_bytes
     if num_pages < 1:
         raise BudgetError(
