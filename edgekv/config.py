@@ -34,6 +34,7 @@ _SIZE_UNITS = {
     "tib": 2**40,
 }
 _MIN_S = 1e-6
+_MAX_SIDE = 2**20  # of anything a page is measured by
 _TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -55,6 +56,7 @@ class KVGeometry:
         for name in ("num_layers", "num_kv_heads", "head_dim", "page_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            whole(getattr(self, name), name, most=_MAX_SIDE)
         if self.dtype not in get_args(KVDtype):
             raise ValueError(
                 f"KV dtype must be one of {', '.join(get_args(KVDtype))}, got {self.dtype!r}"
