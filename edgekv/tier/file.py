@@ -191,7 +191,9 @@ def _open_locked(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise TierError(f"{path}: another session writes to it") from None
+        raise TierError(
+            f"{path}: another session writes to it; every session needs a tier file of its own"
+        ) from None
     except OSError:
         pass  # no locks on this file system
     return descriptor
