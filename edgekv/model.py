@@ -27,7 +27,7 @@ from edgekv.sharing import check_priority
 from edgekv.tier.codec import TierFormat, checked_format
 from edgekv.tier.store import TierPlan, TierRecord
 from edgekv.tiering import SessionTier, TierRequest, plan_tier, reopen_tier
-from edgekv.trace.writer import DEFAULT_MAX_BYTES, TraceWriter
+from edgekv.trace.writer import DEFAULT_MAX_BYTES, TraceWriter, check_limit
 
 
 class Model:
@@ -153,14 +153,21 @@ class Model:
         ``limit`` bounds the bytes on disk: when half of it is full, the file becomes ``path.1`` and
         a new one begins. A log begun before the first session can be replayed. The stream never
         waits for a reader and never fails for the log: when the disk is full, the log ends and
-        ``trace_problem`` says why. Raises TraceError when the file cannot be made.
+        ``trace_problem`` says why. Raises TraceError when the file cannot be made; a log in another
+        file goes on then.
         """
         max_bytes, path = parse_bytes(limit, "limit"), optional_path(path, "path")
+        check_limit(max_bytes)
         with self._runner.lock:
             self._runner.check_open()
-            self._end_trace()
-            if path is not None:
-                self._trace = TraceWriter(self._runner.cache, path, max_bytes=max_bytes)
+            old, cache = self._trace, self._runner.cache
+            if old is not None and (path is None or path.resolve() == old.path.resolve()):
+                old.close()  # makes way for another in its file
+            new = None if path is None else TraceWriter(cache, path, max_bytes=max_bytes)
+            if old is not None:
+                old.close()
+                cache.observe(new)
+            self._trace = new
 
     def _end_trace(self) -> None:
         if self._trace is not None:
