@@ -5,7 +5,8 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt')
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
+# pip shows how far it is on a terminal, and is quiet in a log.
+PIP := [ -t 1 ] || export PIP_QUIET=1; $(BIN)/python -m pip --disable-pip-version-check install
 
 .PHONY: demo test test-export test-ort check train-demo clean
 

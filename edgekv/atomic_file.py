@@ -48,11 +48,12 @@ def holds_something_else(path: str | os.PathLike[str], magic: bytes) -> bool:
     say, that writing to a mistyped path would destroy; or a device or a pipe, which a file would
     take the place of."""
     target = Path(path)
-    if not target.is_file():
-        return target.exists() and not target.is_dir()
-    with suppress(OSError), target.open("rb") as file:
-        start = file.read(len(magic))
-        return bool(start) and start != magic
+    with suppress(OSError):  # where it cannot be told, writing there fails and says why
+        if not target.is_file():
+            return target.exists() and not target.is_dir()
+        with target.open("rb") as file:
+            start = file.read(len(magic))
+            return bool(start) and start != magic
     return False
 
 

@@ -9,8 +9,12 @@ Knows nothing of files, graphs or the cache.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal, get_args
+
+from edgekv.checks import MAX_WHOLE, finite, refuse, whole
 
 KVDtype = Literal["float32", "float16", "bfloat16", "int8"]
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
@@ -26,9 +30,11 @@ _SIZE_UNITS = {
     "kib": 2**10,
     "mib": 2**20,
     "gib": 2**30,
+    "tb": 10**12,
+    "tib": 2**40,
 }
-_MAX_BYTES = 2**63 - 1
 _MIN_S = 1e-6
+_MAX_SIDE = 2**20  # of anything a page is measured by
 _TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -50,6 +56,7 @@ class KVGeometry:
         for name in ("num_layers", "num_kv_heads", "head_dim", "page_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            whole(getattr(self, name), name, most=_MAX_SIDE)
         if self.dtype not in get_args(KVDtype):
             raise ValueError(
                 f"KV dtype must be one of {', '.join(get_args(KVDtype))}, got {self.dtype!r}"
@@ -192,34 +199,41 @@ class Rotation:
             )
 
 
-def parse_bytes(text: str | int) -> int:
+def parse_bytes(size: str | int, name: str = "size", *, least: int = 1) -> int:
     """``"64MiB"``, ``"1.5GB"`` or a plain number of bytes -> bytes. Raises ValueError."""
-    if isinstance(text, int):
-        value, unit = float(min(text, _MAX_BYTES)), ""
-    else:
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-        if match is None or match[2].lower() not in _SIZE_UNITS:
-            raise ValueError(f"size must look like 64MiB, 1.5GB or 4096, got {text!r}")
-        value, unit = float(match[1]), match[2].lower()
-    size = value * _SIZE_UNITS[unit]
-    if not 1 <= size < float("inf"):
-        raise ValueError(f"size must be positive and finite, got {text!r}")
-    return int(size)
+    expected = "look like 64MiB, 1.5GB or 4096"
+    if not isinstance(size, str):
+        if not isinstance(size, Integral) or isinstance(size, bool):
+            refuse(name, expected, size)
+        return whole(size, name, least=least)
+    num_bytes = _in_units(size, _SIZE_UNITS)
+    if num_bytes is None:
+        refuse(name, expected, size)
+    if not least <= num_bytes <= MAX_WHOLE:
+        refuse(name, "be positive and finite, below 8 EiB", size)
+    return int(num_bytes)
 
 
-def parse_seconds(text: str | float) -> float:
+def parse_seconds(duration: str | float, name: str = "duration") -> float:
     """``"2s"``, ``"500ms"``, ``"10m"`` or a number of seconds -> seconds. Raises ValueError."""
-    if isinstance(text, int | float):
-        value, unit = float(text), ""
+    expected = "look like 2s, 500ms or 10m"
+    if isinstance(duration, str):
+        seconds = _in_units(duration, _TIME_UNITS)
+        if seconds is None:
+            refuse(name, expected, duration)
     else:
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-        if match is None or match[2].lower() not in _TIME_UNITS:
-            raise ValueError(f"duration must look like 2s, 500ms or 10m, got {text!r}")
-        value, unit = float(match[1]), match[2].lower()
-    seconds = value * _TIME_UNITS[unit]
+        seconds = finite(duration, name, expected)
     if not _MIN_S <= seconds < float("inf"):
-        raise ValueError(f"duration must be positive, at least {_MIN_S:g} s, got {text!r}")
+        refuse(name, f"be positive and finite, at least {_MIN_S:g} s", duration)
     return seconds
+
+
+def _in_units(text: str, units: Mapping[str, float]) -> float | None:
+    """A number with its unit in the unit's own measure; None for what is none."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text, re.ASCII)
+    if match is None or match[2].lower() not in units:
+        return None
+    return float(match[1]) * units[match[2].lower()]
 
 
 def format_bytes(size: int) -> str:

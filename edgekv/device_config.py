@@ -18,6 +18,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from edgekv.checks import path_of, shown
+
 # Keys of each table, with the type of their values.
 _KEYS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "load": {  # what ``edgekv.load`` takes
@@ -56,11 +58,15 @@ class DeviceConfig:
 
 
 def read_device_config(path: str | Path) -> DeviceConfig:
-    """Read a device's settings. Raises OSError, or ValueError for what does not belong there."""
+    """Read a device's settings. Raises ValueError for a file that cannot be read, or what does not
+    belong there."""
+    path = path_of(path, "path")
     try:
-        with Path(path).open("rb") as file:
+        with path.open("rb") as file:
             tables = tomllib.load(file)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # ValueError: no TOML, or no text
         raise ValueError(f"{path}: not TOML: {error}") from None
     for name, table in tables.items():
         _check_table(path, name, table)
@@ -69,10 +75,10 @@ def read_device_config(path: str | Path) -> DeviceConfig:
 
 def _check_table(path: str | Path, name: str, table: object) -> None:
     if name not in _KEYS or not isinstance(table, dict):
-        raise ValueError(f"{path}: has tables {', '.join(_KEYS)}, not {name!r}")
+        raise ValueError(f"{path}: has tables {', '.join(_KEYS)}, not {shown(name)}")
     known = _KEYS[name]
     for key, value in table.items():
         if key not in known:
-            raise ValueError(f"{path}: [{name}] has {', '.join(known)}, not {key!r}")
+            raise ValueError(f"{path}: [{name}] has {', '.join(known)}, not {shown(key)}")
         if not isinstance(value, known[key]) or isinstance(value, bool):
-            raise ValueError(f"{path}: [{name}] {key} cannot be {value!r}")
+            raise ValueError(f"{path}: [{name}] {key} cannot be {shown(value)}")

@@ -1,8 +1,17 @@
 """Every error a caller of edgekv can meet, one line each: what is wrong, what was expected."""
 
+_MAX_CHARS = 2000
+
 
 class EdgeKVError(Exception):
-    """Base of all errors edgekv raises on purpose (wrong argument values raise ValueError)."""
+    """Base of all errors edgekv raises on purpose (wrong argument values raise ValueError).
+
+    The message is one line and not endless, whatever names of files or values it holds.
+    """
+
+    def __init__(self, message: str) -> None:
+        line = " ".join(message.splitlines())
+        super().__init__(line if len(line) <= _MAX_CHARS else f"{line[: _MAX_CHARS - 1]}…")
 
 
 class OutOfPagesError(EdgeKVError):

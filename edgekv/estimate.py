@@ -6,6 +6,7 @@ Does not know: executors, caches.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from edgekv.bundle import Bundle
@@ -13,6 +14,8 @@ from edgekv.config import KVDtype, format_bytes, parse_bytes
 from edgekv.errors import BudgetError
 from edgekv.memory import available_bytes
 from edgekv.sources import cross_pages
+
+_log = logging.getLogger(__name__)
 
 # Activations of one prefill chunk and the graph's own bookkeeping, on top of weights and pool.
 WORKSPACE_BYTES = 64 * 2**20
@@ -45,7 +48,7 @@ def estimate(
     """What loading ``bundle`` takes. Raises BudgetError for a budget of less than a page, or of
     less than two inputs of cross-attention."""
     page_bytes = bundle.geometry_for(kv_dtype).page_bytes
-    budget = parse_bytes(kv_budget)
+    budget = parse_bytes(kv_budget, "kv_budget")
     num_pages = budget // page_bytes
     if num_pages < 1:
         raise BudgetError(
@@ -61,10 +64,21 @@ def estimate(
 
 def check_memory(bundle: Bundle, need: Estimate, encoder_cache_bytes: int) -> None:
     """Refuse before taking anything when model, pool, workspace and the cache of encoder outputs
-    exceed what is available."""
+    exceed what is available; say so when they take more than half of it."""
     available = available_bytes()
     total = need.total_bytes + encoder_cache_bytes
-    if available is None or total <= available:
+    if available is None or total <= available // 2:
+        return
+    if total <= available:
+        _log.warning(
+            "%s takes %s, %.0f %% of the %s available here; %s of it is the KV pool, which "
+            "kv_budget (--kv-budget) makes smaller",
+            bundle.manifest.name,
+            format_bytes(total),
+            100 * total / available,
+            format_bytes(available),
+            format_bytes(need.pool_bytes),
+        )
         return
     fixed = total - need.pool_bytes
     room = available - fixed

@@ -56,8 +56,6 @@ class Intake:
                     f"frame times must not go backwards: got {frame.time_s} s "
                     f"after {live.last_time_s} s"
                 )
-            if not math.isfinite(frame.time_s):
-                raise ValueError(f"a frame's time must be finite, got {frame.time_s} s")
             look = None
             if live.gate is not None and isinstance(frame, Frame):
                 look = live.gate.look(frame.pixels, frame.time_s)

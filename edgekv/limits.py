@@ -9,7 +9,6 @@ not know what is in a frame.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from edgekv.cache.retention import (
     rule_name,
 )
 from edgekv.cache.segments import FRAME_CODE, SYSTEM_CODE
+from edgekv.checks import whole
 from edgekv.config import KVGeometry, format_bytes
 from edgekv.errors import BudgetError, ContextError, OutOfPagesError
 
@@ -108,10 +108,7 @@ def plan_limits(
     """
     if reserve_tokens is None:
         reserve_tokens = _default_reserve(max_context_tokens)
-    if not isinstance(reserve_tokens, Integral) or reserve_tokens < 2:
-        raise ValueError(
-            f"reserve_tokens must be a whole number, at least 2, got {reserve_tokens!r}"
-        )
+    reserve_tokens = whole(reserve_tokens, "reserve_tokens", least=2)
     geometry = cache.geometry
     num_frame = num_frame or geometry.page_size
     num_window = (max_context_tokens - num_start - reserve_tokens) // num_frame

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from edgekv.bundle import Bundle
 from edgekv.cache import CrossCache, PageCache
+from edgekv.checks import optional_path, path_of, switch, whole
 from edgekv.config import KVDtype, parse_bytes
 from edgekv.estimate import Estimate, check_memory, estimate
 from edgekv.executors import (
@@ -34,6 +35,7 @@ from edgekv.sources import create_cross_executor, load_sources
 from edgekv.trace.writer import DEFAULT_MAX_BYTES
 
 DEFAULT_ENCODER_CACHE_BYTES = 4 * 2**20
+MAX_THREADS = 1024
 
 
 def load(
@@ -70,11 +72,20 @@ def load(
     Raises BundleError, BudgetError, ExecutorError, TraceError, or ValueError for an argument that
     is wrong.
     """
+    path, trace = path_of(path, "path"), optional_path(trace, "trace")
+    engine_cache = optional_path(engine_cache, "engine_cache")
+    kv_budget = parse_bytes(kv_budget, "kv_budget")
+    encoder_cache_bytes = parse_bytes(encoder_cache, "encoder_cache", least=0)
+    trace_limit = parse_bytes(trace_limit, "trace_limit")
+    if cross_budget is not None:
+        cross_budget = parse_bytes(cross_budget, "cross_budget")
+    num_threads = whole(num_threads, "num_threads", least=0, most=MAX_THREADS)
+    max_step_tokens = whole(max_step_tokens, "max_step_tokens", least=1)
+    share = switch(share, "share")
     chosen = choose_device(device)
     bundle = Bundle.open(path)
     if device == "auto" and bundle.cross is not None:
         chosen = choose_device("cpu")  # the only one with executors for cross-attention
-    encoder_cache_bytes = 0 if encoder_cache == 0 else parse_bytes(encoder_cache)
     need = estimate(bundle, kv_budget, kv_dtype, cross_budget=cross_budget)
     check_memory(bundle, need, encoder_cache_bytes)
     engines = _engine_source(bundle, engine_cache, progress)
@@ -175,16 +186,12 @@ def _decoder_signature(bundle: Bundle, kv_dtype: KVDtype | None) -> Signature:
     )
 
 
-def _engine_source(
-    bundle: Bundle, folder: str | Path | None, progress: Progress | None
-) -> EngineSource:
+def _engine_source(bundle: Bundle, folder: Path | None, progress: Progress | None) -> EngineSource:
     if folder is None:
         caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(caches, "edgekv", "engines")
     manifest = bundle.manifest
-    return EngineSource(
-        Path(folder), manifest.name, bundle.weights_sha256, manifest.weights, progress
-    )
+    return EngineSource(folder, manifest.name, bundle.weights_sha256, manifest.weights, progress)
 
 
 def _load_vision(

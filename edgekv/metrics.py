@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from edgekv.cache import ALLOCATION_BUCKETS_US, CrossCounts
+from edgekv.checks import refuse, whole
 from edgekv.errors import MetricsError
 from edgekv.figures import ModelFigures
 from edgekv.memory import anonymous_bytes
@@ -186,16 +187,18 @@ def serve_metrics(model: Model, port: int, *, address: str = "127.0.0.1") -> Ser
     ``port`` 0 takes a free one. Raises MetricsError when the port cannot be had or
     ``prometheus-client`` is not installed.
     """
+    port = whole(port, "port", least=0, most=65535)
+    if not isinstance(address, str) or not address.isprintable() or not address:
+        refuse("address", "be a host name or an IP address", address)
     library = _library()
     registry = library.CollectorRegistry()
     registry.register(ModelCollector(model))
     library.ProcessCollector(registry=registry)
     try:
         server, thread = library.start_http_server(port, addr=address, registry=registry)
-    except OSError as error:
-        raise MetricsError(
-            f"metrics cannot be served on {address}:{port}: {error.strerror or error}"
-        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a host name that can be none
+        reason = getattr(error, "strerror", None) or error
+        raise MetricsError(f"metrics cannot be served on {address}:{port}: {reason}") from None
     return Server(server, thread)
 
 

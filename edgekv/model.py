@@ -12,6 +12,7 @@ from types import TracebackType
 from edgekv.bundle import Bundle
 from edgekv.cache import Sequence
 from edgekv.cache.retention import retention_rule
+from edgekv.checks import optional_path, path_of
 from edgekv.config import parse_bytes
 from edgekv.executors import Device
 from edgekv.figures import ModelFigures, model_figures
@@ -26,7 +27,7 @@ from edgekv.sharing import check_priority
 from edgekv.tier.codec import TierFormat, checked_format
 from edgekv.tier.store import TierPlan, TierRecord
 from edgekv.tiering import SessionTier, TierRequest, plan_tier, reopen_tier
-from edgekv.trace.writer import DEFAULT_MAX_BYTES, TraceWriter
+from edgekv.trace.writer import DEFAULT_MAX_BYTES, TraceWriter, check_limit
 
 
 class Model:
@@ -76,6 +77,10 @@ class Model:
         many seconds is (``edgekv.media.stillness``).
         """
         self._runner.check_open()
+        check_priority(priority)
+        path, kept_as = optional_path(tier, "tier"), checked_format(tier_format)
+        max_bytes = parse_bytes(tier_limit, "tier_limit")
+        gate = None if skip_still is None else StillnessGate(skip_still)
         if retain is None:
             retain = self._inputs.default_retain
         if retention_rule(retain, shiftable=self.bundle.manifest.shiftable).needs_heat:
@@ -88,8 +93,8 @@ class Model:
             retain=retain,
             reserve_tokens=reserve_tokens,
             priority=priority,
-            gate=None if skip_still is None else StillnessGate(skip_still),
-            tier=None if tier is None else self._request(Path(tier), tier_limit, tier_format),
+            gate=gate,
+            tier=None if path is None else self._request(path, max_bytes, kept_as),
         )
 
     def _require_mass(self, retain: str) -> None:
@@ -98,8 +103,8 @@ class Model:
                 f"{self.bundle.manifest.name} adds up no attention, which retain={retain!r} needs"
             )
 
-    def _request(self, path: Path, limit: str | int, tier_format: str) -> TierRequest:
-        plan = self._plan_tier(parse_bytes(limit), checked_format(tier_format))
+    def _request(self, path: Path, max_bytes: int, tier_format: TierFormat) -> TierRequest:
+        plan = self._plan_tier(max_bytes, tier_format)
         return TierRequest(path, plan, self.bundle.manifest.queries)
 
     def _plan_tier(self, max_bytes: int, tier_format: TierFormat) -> TierPlan:
@@ -119,6 +124,7 @@ class Model:
         """
         self._runner.check_open()
         check_priority(priority)
+        path = path_of(path, "path")
         gate = None if skip_still is None else StillnessGate(skip_still)
         member, record = restore_context(
             path,
@@ -147,13 +153,21 @@ class Model:
         ``limit`` bounds the bytes on disk: when half of it is full, the file becomes ``path.1`` and
         a new one begins. A log begun before the first session can be replayed. The stream never
         waits for a reader and never fails for the log: when the disk is full, the log ends and
-        ``trace_problem`` says why. Raises TraceError when the file cannot be made.
+        ``trace_problem`` says why. Raises TraceError when the file cannot be made; a log in another
+        file goes on then.
         """
+        max_bytes, path = parse_bytes(limit, "limit"), optional_path(path, "path")
+        check_limit(max_bytes)
         with self._runner.lock:
             self._runner.check_open()
-            self._end_trace()
-            if path is not None:
-                self._trace = TraceWriter(self._runner.cache, path, max_bytes=parse_bytes(limit))
+            old, cache = self._trace, self._runner.cache
+            if old is not None and (path is None or path.resolve() == old.path.resolve()):
+                old.close()  # makes way for another in its file
+            new = None if path is None else TraceWriter(cache, path, max_bytes=max_bytes)
+            if old is not None:
+                old.close()
+                cache.observe(new)
+            self._trace = new
 
     def _end_trace(self) -> None:
         if self._trace is not None:

@@ -6,10 +6,15 @@ Owns: the sampling options a user may set and their checks. Does not know text o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edgekv.checks import finite, refuse, whole
+
+_TEMPERATURES, _SHARES = "be 0 or more", "be above 0 and at most 1"
+_MAX_SEED = 2**128 - 1
+_COLDEST = 1e-12  # below it, in float64, only the largest logit has a probability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,22 +28,23 @@ class SamplingOptions:
     stop: tuple[str, ...] = ()  # the answer ends before any of these strings
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_new_tokens, Integral) or self.max_new_tokens < 1:
-            raise ValueError(
-                f"max_new_tokens must be a whole number from 1, got {self.max_new_tokens!r}"
-            )
-        if not isinstance(self.temperature, Real) or not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature must be 0 or more, got {self.temperature!r}")
-        if not isinstance(self.top_p, Real) or not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p!r}")
-        if self.seed is not None and (not isinstance(self.seed, Integral) or self.seed < 0):
-            raise ValueError(f"seed must be a whole number from 0 or None, got {self.seed!r}")
+        checked: dict[str, object] = {
+            "max_new_tokens": whole(self.max_new_tokens, "max_new_tokens", least=1),
+            "temperature": finite(self.temperature, "temperature", _TEMPERATURES),
+            "top_p": finite(self.top_p, "top_p", _SHARES),
+        }
+        if self.seed is not None:
+            checked["seed"] = whole(self.seed, "seed", least=0, most=_MAX_SEED)
+        if self.temperature < 0:
+            refuse("temperature", _TEMPERATURES, self.temperature)
+        if not 0 < self.top_p <= 1:
+            refuse("top_p", _SHARES, self.top_p)
         if not isinstance(self.stop, tuple | list) or not all(
             isinstance(text, str) and text for text in self.stop
         ):
-            raise ValueError(
-                f"stop must be a tuple of strings that are not empty, got {self.stop!r}"
-            )
+            refuse("stop", "be a tuple of strings that are not empty", self.stop)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
 
 class Sampler:
@@ -53,8 +59,8 @@ class Sampler:
         reaches ``top_p`` (nucleus sampling, Holtzman et al. 2020)."""
         if not self._options.temperature:
             return int(logits.argmax())
-        scaled = logits.astype(np.float64) / self._options.temperature
-        probabilities = np.exp(scaled - scaled.max())
+        below = logits.astype(np.float64) - logits.max()
+        probabilities = np.exp(below / max(self._options.temperature, _COLDEST))
         probabilities /= probabilities.sum()
         order = np.argsort(-probabilities, kind="stable")
         cumulative = np.cumsum(probabilities[order])

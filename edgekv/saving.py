@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.atomic_file import holds_something_else, replacing
-from edgekv.bundle.decode import decode
-from edgekv.cache import Sequence, SequenceState
+from edgekv.cache import PageCache, Sequence, SequenceState
 from edgekv.cache.retention import retention_rule
-from edgekv.errors import BundleError, SessionError, SessionFileError
+from edgekv.cache.segments import checked_label
+from edgekv.checks import path_of, whole
+from edgekv.decode import decode
+from edgekv.errors import SessionError, SessionFileError
 from edgekv.generate import Runner
 from edgekv.limits import plan_limits
 from edgekv.saved_source import PREFIX, load_source, source_blocks
@@ -47,16 +49,28 @@ class SessionRecord:
 
     def __post_init__(self) -> None:
         retention_rule(self.retain)
-        if self.reserve_tokens < 2:
-            raise ValueError(f"reserve_tokens must be at least 2, got {self.reserve_tokens}")
-        if min(self.num_frames, self.num_evicted_frames, self.num_questions) < 0:
-            raise ValueError("counts must not be negative")
+        whole(self.reserve_tokens, "reserve_tokens", least=2)
+        for name in ("num_frames", "num_evicted_frames", "num_questions"):
+            whole(getattr(self, name), name, least=0)
+        if self.last_time_s is not None:
+            checked_label(0, self.last_time_s)
 
 
 @dataclass(frozen=True, slots=True)
 class _Meta:
     model: ModelIdentity
     session: SessionRecord
+
+
+def savable(path: str | Path, name: str) -> Path:
+    """A path that a session may be saved to, as far as can be told before. Raises ValueError for
+    what is no path, SessionFileError where another file would be lost."""
+    checked = path_of(path, name)
+    if holds_something_else(checked, MAGIC):
+        raise SessionFileError(
+            f"{checked}: holds something else than a session and is not replaced"
+        )
+    return checked
 
 
 def save_context(
@@ -70,8 +84,7 @@ def save_context(
 
     Raises SessionFileError when the file cannot be written; what was there is there still.
     """
-    if holds_something_else(path, MAGIC):
-        raise SessionFileError(f"{path}: holds something else than a session and is not replaced")
+    path = savable(path, "path")
     try:
         with replacing(path) as file, runner.lock:
             meta, sequence = _Meta(model, record), member.sequence
@@ -117,7 +130,7 @@ def restore_context(
     as before then, but for frames that other sessions let go when a file turns out to be damaged.
     """
     with SessionFile(path) as file:
-        record, state = _read_state(file, model)
+        record, state = _read_state(file, runner.cache, model)
         rule = retention_rule(record.retain, shiftable=runner.cache.shiftable)
         with runner.lock:
             limits = plan_limits(
@@ -132,10 +145,7 @@ def restore_context(
             runner.sharing.check_newcomer(limits, num_pages=state.num_pages)
             member = Member(runner.cache.open(), rule, limits, priority, record)
             with runner.sharing.entering(member, state.num_pages):
-                try:
-                    sequence = runner.cache.import_state(state)
-                except ValueError as error:
-                    raise SessionFileError(f"{file.name}: {error}") from None
+                sequence = runner.cache.import_state(state)
                 member.sequence.close()
                 member.sequence = sequence
                 member.busy = True
@@ -149,19 +159,29 @@ def restore_context(
     return member, record
 
 
-def _read_state(file: SessionFile, model: ModelIdentity) -> tuple[SessionRecord, SequenceState]:
+def _read_state(
+    file: SessionFile, cache: PageCache, model: ModelIdentity
+) -> tuple[SessionRecord, SequenceState]:
     """What the session and its cache knew."""
     try:
-        meta = decode(_Meta, _with_tier(file.meta), file.name)
+        meta = decode(_Meta, _with_tier(file.meta), "meta")
         _check_model(file.name, meta.model, model)
         known = [name for name in file.names if name != _PAGES and not name.startswith(PREFIX)]
         arrays = {name: file.array(name) for name in known}
         state = SequenceState.from_arrays(arrays, max(model.geometry.num_rope_axes, 1))
-    except BundleError as error:
-        raise SessionFileError(str(error)) from None
+        cache.check_importable(state)
+        _check_times(meta.session, state)
     except ValueError as error:
         raise SessionFileError(f"{file.name}: {error}") from None
     return meta.session, state
+
+
+def _check_times(record: SessionRecord, state: SequenceState) -> None:
+    """Raise ValueError where a frame is later than the last one."""
+    times = state.segments["time_s"]
+    newest = times[~np.isnan(times)].max(initial=-np.inf)
+    if newest > (-np.inf if record.last_time_s is None else record.last_time_s):
+        raise ValueError(f"last_time_s is {record.last_time_s}, but a frame stands at {newest} s")
 
 
 def _with_tier(meta: dict[str, object]) -> dict[str, object]:

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekv.checks import path_of, shown
+from edgekv.decode import decode, parse_json
 from edgekv.errors import SessionFileError
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ _ALIGNMENT = 64  # of the first block, so that it can be mapped into memory
 _MAX_HEADER_BYTES = 1 << 20
 _DTYPES = ("<f8", "<f4", "<f2", "<i8", "<i4", "<u2", "|i1", "|u1")
 _NO_DIGEST = "0" * 64
+_MAX_AXES, _MAX_NUMBERS = 16, 1 << 48  # of a block: more is none that NumPy can make
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +61,27 @@ class _Entry:
     offset: int  # from the end of the header
     sha256: str
 
+    def __post_init__(self) -> None:
+        sizes = [max(size, 1) for size in self.shape]
+        if (
+            self.dtype not in _DTYPES
+            or len(sizes) > _MAX_AXES
+            or min(self.shape, default=0) < 0
+            or prod(sizes) > _MAX_NUMBERS
+        ):
+            raise ValueError(f"no block has dtype {shown(self.dtype)}, shape {shown(self.shape)}")
+
     @property
     def num_bytes(self) -> int:
         return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The JSON."""
+
+    meta: dict[str, object]
+    blocks: dict[str, _Entry]
 
 
 def write_session_file(
@@ -89,9 +110,10 @@ class SessionFile:
 
     def __init__(self, path: str | Path) -> None:
         """Open and check all but the blocks' contents. Raises SessionFileError."""
-        self.name = Path(path).name
+        path = path_of(path, "path")
+        self.name = path.name
         try:
-            self._file = Path(path).open("rb")  # noqa: SIM115 - closed by close
+            self._file = path.open("rb")
         except OSError as error:
             raise SessionFileError(f"{path}: cannot be read ({error.strerror})") from None
         try:
@@ -177,23 +199,10 @@ class SessionFile:
 
     def _parse(self, header: bytes) -> tuple[dict[str, object], dict[str, _Entry]]:
         try:
-            fields = json.loads(header)
-            meta = dict(fields["meta"])
-            entries = {
-                name: _Entry(
-                    entry["dtype"],
-                    tuple(int(n) for n in entry["shape"]),
-                    int(entry["offset"]),
-                    entry["sha256"],
-                )
-                for name, entry in fields["blocks"].items()
-            }
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise self._wrong(f"its header is not one of this format ({error!r})") from None
-        for name, entry in entries.items():
-            if entry.dtype not in _DTYPES or any(n < 0 for n in entry.shape):
-                raise self._wrong(f"block {name!r} has dtype {entry.dtype!r}, shape {entry.shape}")
-        return meta, entries
+            read = decode(_Header, parse_json(header, "its header"), "its header")
+        except ValueError as error:
+            raise self._wrong(str(error)) from None
+        return read.meta, read.blocks
 
     def _check_extent(self) -> None:
         """Blocks follow the header and each other without a gap, up to the end of the file."""

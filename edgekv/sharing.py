@@ -18,7 +18,6 @@ from collections.abc import Sequence as Collection
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from numbers import Integral
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +27,7 @@ from edgekv.cache import PageCache, Sequence
 from edgekv.cache.reclaim import Giver, collect, collect_together
 from edgekv.cache.retention import RetentionRule, rule_name
 from edgekv.cache.segments import SYSTEM_CODE
+from edgekv.checks import whole
 from edgekv.errors import BudgetError, OutOfPagesError
 from edgekv.limits import Limits, check_fits, num_frames, segments_to_drop
 
@@ -40,8 +40,7 @@ OnLeaving = Callable[[Sequence, NDArray[np.int64]], None]  # ids (k,) of segment
 
 def check_priority(priority: int) -> None:
     """Raise ValueError for what cannot be compared with other priorities."""
-    if not isinstance(priority, Integral):
-        raise ValueError(f"priority must be a whole number, got {priority!r}")
+    whole(priority, "priority")
 
 
 class Record(Protocol):

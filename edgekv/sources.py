@@ -144,7 +144,7 @@ def cross_pages(
     most = geometry.pages_for(bundle.cross.max_states)
     num_pages = _DEFAULT_INPUTS * most
     if budget is not None:
-        num_pages = parse_bytes(budget) // geometry.page_bytes
+        num_pages = parse_bytes(budget, "cross_budget") // geometry.page_bytes
     if num_pages < _MIN_INPUTS * most:
         raise BudgetError(
             f"a cross budget of {budget} holds fewer than {_MIN_INPUTS} inputs of "

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from edgekv.checks import finite, positive
 from edgekv.errors import EdgeKVError
 from edgekv.latency import LatencyRecord
 from edgekv.media import SourceStats
 from edgekv.memory import anonymous_bytes
 from edgekv.sampling import SamplingOptions
+from edgekv.saving import savable
 from edgekv.session import Session
 from edgekv.session_stats import SessionStats
 from edgekv.types import Answer, Frame
@@ -46,6 +48,10 @@ class Question:
     def __post_init__(self) -> None:
         if (self.every_s is None) == (self.at_s is None):
             raise ValueError("a question needs either every_s or at_s")
+        if self.every_s is not None:
+            positive(self.every_s, "every_s")
+        if self.at_s is not None:
+            finite(self.at_s, "at_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +157,7 @@ class StreamRun:
         self._source = source
         self._due = [_Due(question) for question in questions]
         self._options = options or SamplingOptions()
-        self._duration_s = duration_s
+        self._duration_s = None if duration_s is None else positive(duration_s, "duration_s")
         self._latency = LatencyRecord()
         self._num_still = 0
         self._num_answers = 0
@@ -166,9 +172,8 @@ class StreamRun:
         self._offset_s: float | None = None  # from the source's time to the session's
         self._num_evicted_before = session.stats().num_evicted_frames
         self._seen["evicted_frames"] = self._num_evicted_before
-        self._save_to = save_to
-        self._save_every_s = save_every_s
-        self._next_save_s = save_every_s
+        self._save_to = None if save_to is None else savable(save_to, "save_to")
+        self._save_every_s = self._next_save_s = positive(save_every_s, "save_every_s")
         self._num_saves = 0
         self.save_error: EdgeKVError | None = None  # why the last save failed
 

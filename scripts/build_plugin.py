@@ -21,6 +21,7 @@ A device whose driver is older than Triton's own ptxas needs another one, for ex
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import multiprocessing
@@ -36,6 +37,7 @@ sys.path.insert(0, str(ROOT))
 os.environ.pop("TRITON_INTERPRET", None)  # would turn the kernels into Python functions
 os.environ.setdefault("TRITON_DISABLE_LINE_INFO", "1")  # four times the size otherwise
 
+from edgekv.errors import EdgeKVError  # noqa: E402
 from plugins.triton.variants import Shape, Variant, variants  # noqa: E402  (after the path is set)
 
 if TYPE_CHECKING:
@@ -228,6 +230,12 @@ def install(cubins: Path, headers: Path | None) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Command line."""
     options = parse(arguments)
+    needed = ["triton"] if options.bundle is None else ["triton", "onnx"]
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        names = " ".join(missing)
+        print(f"build_plugin.py: {names} not installed: pip install {names}", file=sys.stderr)
+        return 1
     try:
         if options.bundle is not None:
             shapes = bundle_shapes(options.bundle, options.query_dtype)
@@ -241,11 +249,15 @@ def main(arguments: list[str] | None = None) -> int:
         unknown = [arch for arch in options.arch if arch not in ARCHES]
         if unknown:
             raise ValueError(f"--arch: {unknown[0]} is not one of {', '.join(ARCHES)}")
-    except ValueError as error:
+    except (ValueError, EdgeKVError) as error:
         print(f"build_plugin.py: {error}", file=sys.stderr)
         return 2
     jobs = make_jobs(shapes, options.arch, options.ptxas, options.ptx_version)
-    entries = build(jobs, options.out, max(1, min(options.jobs, len(jobs))))
+    try:
+        entries = build(jobs, options.out, max(1, min(options.jobs, len(jobs))))
+    except OSError as error:
+        print(f"build_plugin.py: {error}", file=sys.stderr)
+        return 1
     spilled = [e["file"] for e in entries if e["spill_bytes"]]
     print(f"{len(entries)} cubins in {options.out}; {len(spilled)} spill registers")
     return install(options.out, options.headers) if options.install else 0

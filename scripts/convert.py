@@ -17,6 +17,7 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 import edgekv
+from edgekv.cli.options import PathType
 from edgekv.device_config import read_device_config
 from edgekv.executors import choose_device
 
@@ -24,12 +25,12 @@ console = Console(stderr=True)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", type=PathType())
 @click.option("--to", "device", type=click.Choice(["tensorrt"]), required=True)
-@click.option("--profile", type=click.Path(dir_okay=False, path_type=Path),
+@click.option("--profile", type=PathType(),
               help="Settings of the device (configs/).")  # fmt: skip
 @click.option("--kv-budget", help="Bytes of the KV pool. [default: the profile's, or 64MiB]")
-@click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path),
+@click.option("-o", "--output", type=PathType(folder=True),
               help="Where engines are kept. [default: where edgekv run looks]")  # fmt: skip
 def main(
     bundle: Path, device: str, profile: Path | None, kv_budget: str | None, output: Path | None

@@ -15,11 +15,16 @@ from pathlib import Path
 import click
 import cv2
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
-from transformers import AutoTokenizer, SmolVLMForConditionalGeneration
+
+try:
+    import torch
+    from transformers import AutoTokenizer, SmolVLMForConditionalGeneration
+except ImportError as error:
+    missing = f"{error.name} is not installed: pip install -e '.[export]'"
+    raise SystemExit(f"draw_demo_clip.py: {missing}") from None
 
 _HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE), str(_HERE.parent)]

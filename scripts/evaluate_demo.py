@@ -9,9 +9,14 @@ import sys
 from pathlib import Path
 
 import click
-import torch
 from rich.console import Console
-from transformers import AutoTokenizer, SmolVLMForConditionalGeneration
+
+try:
+    import torch
+    from transformers import AutoTokenizer, SmolVLMForConditionalGeneration
+except ImportError as error:
+    missing = f"{error.name} is not installed: pip install -e '.[export]'"
+    raise SystemExit(f"evaluate_demo.py: {missing}") from None
 
 _HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE), str(_HERE.parent)]

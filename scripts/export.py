@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
+from edgekv.cli.options import PathType
 from edgekv.errors import EdgeKVError
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("source", metavar="HF_FOLDER", type=click.Path(path_type=Path))
-@click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("source", metavar="HF_FOLDER", type=PathType())
+@click.argument("target", metavar="OUT", type=PathType())
 @click.option("--weights", type=click.Choice(["fp32", "fp16", "int4"]), default="fp16",
               show_default=True, help="How weights are stored.")  # fmt: skip
 @click.option("--kv-dtype", type=click.Choice(["float32", "float16"]), default="float16",
@@ -49,7 +50,7 @@ def main(source: Path, target: Path, force: bool, **choices: Any) -> None:
                 status.update(line)
 
             manifest = export_bundle(source, target, options, progress)
-    except EdgeKVError as error:
+    except (EdgeKVError, OSError) as error:
         raise click.ClickException(str(error)) from None
     size = sum(entry.size_bytes for entry in manifest.files.values())
     console.print(f"{target}: {manifest.family}, {manifest.weights}, {size / 1e6:.1f} MB")

@@ -307,8 +307,14 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         os.environ.pop("TRITON_INTERPRET", None)
     begin = time.monotonic()
-    import numpy as np
-    import torch
+    try:
+        import numpy as np
+        import torch
+        import triton  # noqa: F401  (the kernels' modules import it)
+    except ImportError as error:
+        missing = f"{error.name} is not installed: pip install torch triton"
+        print(f"gpu_check.py: {missing}", file=sys.stderr)
+        return 1
 
     if not options.dry_run and not torch.cuda.is_available():
         print("gpu_check.py: torch finds no CUDA device (--dry-run needs none)", file=sys.stderr)

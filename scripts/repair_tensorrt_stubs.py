@@ -24,7 +24,13 @@ REPAIRS = (
 def main() -> int:
     """Repair every file of the package; the first that still is no Python ends it."""
     target = Path(__file__).resolve().parents[1] / "build" / "stubs"
-    for file in metadata.files(PACKAGE) or []:
+    try:
+        files = metadata.files(PACKAGE) or []
+    except metadata.PackageNotFoundError:
+        command = f"pip install --no-deps {PACKAGE}"
+        print(f"repair_tensorrt_stubs.py: {PACKAGE} is not installed: {command}", file=sys.stderr)
+        return 1
+    for file in files:
         if file.suffix != ".pyi":
             continue
         text = file.read_text(encoding="utf-8")

@@ -15,11 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+try:
+    import torch
+    import torch.distributed as dist
+    import torch.multiprocessing as mp
+    import transformers  # noqa: F401  (the training's modules import it)
+except ImportError as error:
+    missing = f"{error.name} is not installed: pip install -e '.[export]'"
+    raise SystemExit(f"train_demo.py: {missing}") from None
 
 _HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE), str(_HERE.parent)]

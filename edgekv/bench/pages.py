@@ -45,15 +45,27 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one page size costs."""
+    """What one page size costs; ``_LEGEND`` says what of."""
 
-    utilisation: float  # share of the context's slots that hold a token
-    frame_waste: float  # share of a frame's slots that hold none
-    table_bytes: int  # of the context's page table, as a step sends it
-    eviction_bytes: int  # that a dropped frame gives back
-    decode_ms: float  # one token over the full context
-    kernel_ms: float  # of a chunk's prefill, what the context adds
-    frame_ms: float  # a frame's prefill over the full context
+    utilisation: float
+    frame_waste: float
+    table_bytes: int
+    eviction_bytes: int
+    decode_ms: float
+    kernel_ms: float
+    frame_ms: float
+
+
+_LEGEND = {
+    "": "page sizes, in tokens",
+    "utilisation": "share of the full context's slots that hold a token, 1 = all",
+    "frame_waste": "share of a frame's slots that hold none, 0 = none",
+    "table_bytes": "the full context's page table, as each step sends it",
+    "eviction_bytes": "of the pool, that a dropped frame gives back",
+    "decode_ms": "milliseconds of one decoded token over the full context",
+    "kernel_ms": f"milliseconds that the full context adds to a chunk of {_CHUNK} tokens",
+    "frame_ms": "milliseconds of one frame's prefill over the full context",
+}
 
 
 def run(
@@ -82,7 +94,7 @@ def run(
     )
     baseline = {"page_size": bundle.geometry.page_size}
     rows = tuple(str(size) for size in sizes)
-    return BenchResult("pages", machine(), figures, baseline, {}, rows=rows)
+    return BenchResult("pages", machine(), figures, baseline, {}, rows=rows, legend=_LEGEND)
 
 
 def recommend(costs: Mapping[int, Cost]) -> int:

@@ -15,7 +15,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
@@ -38,7 +38,8 @@ class BenchResult:
     """One bench's figures beside its baseline.
 
     A baseline entry named as a figure, or ``NAME.figure``, is shown beside it with the ratio.
-    With ``rows``, the figures ``ROW_column`` are shown as a table of their own, a line per row.
+    With ``rows``, the figures ``ROW_column`` are shown as a table of their own, a line per row, and
+    below it what ``legend`` says of the columns; "" is that of the rows' names.
     """
 
     bench: str
@@ -47,6 +48,7 @@ class BenchResult:
     baseline: Mapping[str, str | float]
     bounds: Mapping[str, tuple[str, float]]  # figure -> (comparison, value)
     rows: tuple[str, ...] = ()
+    legend: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for figure, (comparison, _) in self.bounds.items():
@@ -83,6 +85,8 @@ def emit(result: BenchResult, console: Console) -> int:
     in_rows = {f"{row}_{name}" for row in result.rows for name in _columns(result)}
     if result.rows:
         console.print(_table_of_rows(result))
+        for column, meaning in result.legend.items():
+            console.print(f"  {column.replace('_', ' ') or 'lines':<16}{meaning}")
     if rest := [figure for figure in result.figures if figure not in in_rows]:
         console.print(_table(result, rest))
     console.file.flush()

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from edgekv.bundle.decode import decode, parse_json
+from edgekv.checks import shown
 from edgekv.config import (
     AudioSettings,
     ImageSettings,
@@ -23,6 +23,7 @@ from edgekv.config import (
     Rotation,
     TileSettings,
 )
+from edgekv.decode import decode, parse_json
 from edgekv.errors import BundleError
 from edgekv.names import OP_VERSION
 
@@ -261,23 +262,29 @@ class Manifest:
     @classmethod
     def from_json(cls, text: str) -> Manifest:
         """Text of ``bundle.json`` -> manifest. Raises BundleError naming the key that is wrong."""
-        value = parse_json(text, MANIFEST)
-        if isinstance(value, dict):  # the version first: a newer format may have other keys
-            version = value.get("format_version")
-            if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-                raise BundleError(f"{MANIFEST}: format_version must be a whole number from 1")
-            if version > FORMAT_VERSION:
-                raise BundleError(
-                    f"{MANIFEST}: format version {version} is newer than the {FORMAT_VERSION} "
-                    "this edgekv reads; update edgekv"
-                )
-            if version < FORMAT_VERSION:
-                raise BundleError(
-                    f"{MANIFEST}: format version {version} is older than the {FORMAT_VERSION} "
-                    "this edgekv reads; export the model again"
-                )
-        return decode(cls, value, MANIFEST)
+        try:
+            value = parse_json(text, MANIFEST)
+            if isinstance(value, dict):  # the version first: a newer format may have other keys
+                _check_version(value.get("format_version"))
+            return decode(cls, value, MANIFEST)
+        except ValueError as error:
+            raise BundleError(str(error)) from None
 
     def to_json(self) -> str:
         """The text of ``bundle.json``."""
         return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+
+def _check_version(version: object) -> None:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise ValueError(f"{MANIFEST}: format_version must be a whole number from 1")
+    if version > FORMAT_VERSION:
+        raise ValueError(
+            f"{MANIFEST}: format version {shown(version)} is newer than the {FORMAT_VERSION} "
+            "this edgekv reads; update edgekv"
+        )
+    if version < FORMAT_VERSION:
+        raise ValueError(
+            f"{MANIFEST}: format version {version} is older than the {FORMAT_VERSION} "
+            "this edgekv reads; export the model again"
+        )

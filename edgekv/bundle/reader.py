@@ -29,6 +29,7 @@ from edgekv.bundle.manifest import (
     Manifest,
 )
 from edgekv.bundle.prompts import Prompts
+from edgekv.checks import path_of
 from edgekv.config import ImageSettings, KVDtype, KVGeometry
 from edgekv.errors import BundleError
 
@@ -52,7 +53,7 @@ class Bundle:
         ``verify=False`` skips the SHA-256 of the contents (not the sizes), for callers that have
         just opened the same folder. Raises BundleError.
         """
-        folder = Path(path)
+        folder = path_of(path, "path")
         manifest = Manifest.from_json(_read_manifest(folder))
         for name, entry in manifest.files.items():
             _check_file(folder / name, entry, verify=verify)
@@ -87,7 +88,7 @@ class Bundle:
         """The geometry with another KV dtype; None = the bundle's own. Raises ValueError."""
         if kv_dtype is None:
             return self.geometry
-        if kv_dtype not in self.manifest.decoders:
+        if kv_dtype not in self.kv_dtypes:
             raise ValueError(
                 f"KV dtype must be one of {', '.join(self.kv_dtypes)} for this bundle, "
                 f"got {kv_dtype!r}"

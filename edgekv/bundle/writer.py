@@ -17,6 +17,7 @@ from pathlib import Path
 
 from edgekv.bundle.manifest import MANIFEST, FileEntry, Manifest
 from edgekv.bundle.reader import Bundle, file_sha256
+from edgekv.checks import path_of
 from edgekv.errors import BundleError
 
 
@@ -27,10 +28,13 @@ def staged_folder(target: str | os.PathLike[str], *, replace: bool = False) -> I
     The block ends with ``write_manifest``. ``replace=True`` allows an existing bundle at ``target``
     to be replaced. Raises BundleError.
     """
-    path = Path(target).absolute()
+    path = path_of(target, "target").absolute()
     check_target(path, replace=replace)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be written ({error.strerror})") from None
     try:
         staging.chmod(0o755)  # mkdtemp makes it private, a bundle is to be shared
         yield staging

@@ -123,6 +123,19 @@ class PageCache:
         ValueError for a state that no sequence of this cache can be in, ContextError and
         OutOfPagesError for one that does not fit; nothing is changed then.
         """
+        self.check_importable(state)
+        pool = self._pool
+        if pool.max_pages < state.num_pages <= self.counts.available:
+            raise ContextError(
+                f"need {state.num_pages} pages, a sequence holds at most {pool.max_pages}"
+            )
+        pages = pool.allocate(state.num_pages)
+        sequence = Sequence(pool, Layout.from_state(state, pages, pool.max_pages), None)
+        pool.observer.opened(sequence, None)
+        return sequence
+
+    def check_importable(self, state: SequenceState) -> None:
+        """Raise ValueError for a state that no sequence of this cache can be in."""
         pool = self._pool
         if state.shifts.shape[1] != pool.num_axes:
             raise ValueError(
@@ -135,14 +148,6 @@ class PageCache:
             max_positions=pool.max_positions,
             shiftable=pool.shiftable,
         )
-        if pool.max_pages < state.num_pages <= self.counts.available:
-            raise ContextError(
-                f"need {state.num_pages} pages, a sequence holds at most {pool.max_pages}"
-            )
-        pages = pool.allocate(state.num_pages)
-        sequence = Sequence(pool, Layout.from_state(state, pages, pool.max_pages), None)
-        pool.observer.opened(sequence, None)
-        return sequence
 
     def stop_sharing(self) -> None:
         """Make every context private and free what is cached: what the pages held is gone."""

@@ -10,31 +10,30 @@ Does not know: page ids, shifts, the allocator.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekv.checks import finite, refuse, whole
 from edgekv.types import SegmentKind
 
 KINDS: tuple[SegmentKind, ...] = get_args(SegmentKind)
 KIND_CODES: dict[str, int] = {kind: code for code, kind in enumerate(KINDS)}
 SYSTEM_CODE = KIND_CODES["system"]
 FRAME_CODE = KIND_CODES["frame"]
-MAX_INDEX = 2**63 - 1
+MAX_TIME_S = float(2**53)  # beyond it a float64 does not tell one second from the next
 
 
 def checked_label(index: int, time_s: float) -> tuple[int, float]:
     """A segment's number and time as they are stored. Raises ValueError for what cannot be."""
-    if not isinstance(index, Integral) or not -1 <= index <= MAX_INDEX:
-        raise ValueError(f"index must be a whole number from -1 to 2**63 - 1, got {index!r}")
-    if not isinstance(time_s, Real):
-        raise ValueError(f"time must be a number of seconds, got {time_s!r}")
-    try:
-        return int(index), float(time_s)
-    except OverflowError:
-        raise ValueError("time must be a number of seconds, got one beyond all floats") from None
+    index = whole(index, "index", least=-1)
+    if not (isinstance(time_s, Real) and time_s != time_s):
+        time_s = finite(time_s, "time", "be a finite number of seconds")
+        if abs(time_s) > MAX_TIME_S:
+            refuse("time", f"be within {MAX_TIME_S:g} seconds of the start", time_s)
+    return index, float(time_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.invariants import InvariantError, check_partition, check_positions
-from edgekv.cache.segments import KINDS, SYSTEM_CODE, segment_dtype
+from edgekv.cache.segments import KINDS, MAX_TIME_S, SYSTEM_CODE, segment_dtype
 from edgekv.cache.snapshot import SequenceSnapshot, frozen
 
+_MAX_ID = 2**62  # leaves as many for what is still to come
 _SEGMENT = "segment."  # prefix of the arrays that are columns of the segments
 
 
@@ -97,9 +98,13 @@ def check_state(
         and segments["span"].min() >= 0
         and 0 <= segments["kind"].min() <= segments["kind"].max() < len(KINDS)
         and segments["id"].min() >= 0
-        and segments["id"].max() < state.next_segment_id
+        and segments["id"].max() < state.next_segment_id <= _MAX_ID
+        and segments["index"].min() >= -1
+        and not (np.abs(segments["time_s"]) > MAX_TIME_S).any()
     ):
-        raise ValueError("a segment of the saved context has an impossible size, kind or id")
+        raise ValueError(
+            "a segment of the saved context has an impossible size, kind, id, index or time"
+        )
     ends = np.cumsum(segments["span"], axis=0, dtype=np.int64)
     bound = np.iinfo(np.int32).max if max_positions is None else max_positions
     if (ends > bound).any() or (state.written < 0).any() or (state.written > bound).any():

@@ -21,6 +21,9 @@ _COMMANDS = {
 }
 
 
+_MAX_LINE = 1000  # characters of an error: more is a value that nobody wants to see again
+
+
 class _LazyGroup(click.Group):
     """Knows its commands by name and imports one when it is asked for."""
 
@@ -84,5 +87,6 @@ def _drop_stdout() -> None:
 
 
 def _fail(line: str, code: int) -> int:
-    click.echo(" ".join(line.split()), err=True)
+    line = " ".join(line.split())
+    click.echo(line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE - 1]}…", err=True)
     return code

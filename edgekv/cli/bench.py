@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-_MODEL = click.option(
-    "--model", type=click.Path(path_type=Path), help="Bundle folder. [default: the demo model]"
-)
+from edgekv.cli.options import COUNT, PathType
+
+_MODEL = click.option("--model", type=PathType(), help="Bundle folder. [default: the demo model]")
 
 
 def _console() -> Console:
@@ -35,7 +35,7 @@ def alloc() -> int:
 
 @command.command()
 @_MODEL
-@click.option("--evictions", type=click.IntRange(min=1), default=5000, show_default=True)
+@click.option("--evictions", type=COUNT, default=5000, show_default=True)
 @click.option(
     "--scheme",
     default="model",
@@ -59,12 +59,8 @@ def relocate(model: Path | None, evictions: int, scheme: str) -> int:
 
 @command.command()
 @_MODEL
-@click.option(
-    "--clips", type=click.IntRange(min=1), default=150, show_default=True, help="Short clips."
-)
-@click.option(
-    "--streams", type=click.IntRange(min=1), default=4, show_default=True, help="Long streams."
-)
+@click.option("--clips", type=COUNT, default=150, show_default=True, help="Short clips.")
+@click.option("--streams", type=COUNT, default=4, show_default=True, help="Long streams.")
 def accuracy(model: Path | None, clips: int, streams: int) -> int:
     """The demo model on held-out drawn video, in the window and on streams 20 windows long."""
     from edgekv.bench import accuracy as bench
@@ -80,12 +76,10 @@ def accuracy(model: Path | None, clips: int, streams: int) -> int:
 
 @command.command()
 @_MODEL
-@click.option(
-    "--streams", type=click.IntRange(min=1), default=40, show_default=True, help="Of each length."
-)
+@click.option("--streams", type=COUNT, default=40, show_default=True, help="Of each length.")
 @click.option(
     "--windows",
-    type=click.IntRange(min=2),
+    type=click.IntRange(min=2, max=10**9),
     multiple=True,
     default=(20,),
     show_default=True,
@@ -123,7 +117,7 @@ def pages(model: Path | None) -> int:
 @_MODEL
 @click.option(
     "--frames",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=20_000,
     show_default=True,
     help="Pushed into all sessions together.",
@@ -152,11 +146,13 @@ def identity(model: Path | None) -> int:
 
 @command.command()
 @_MODEL
+@click.option("--streams", type=COUNT, default=20, show_default=True, help="Needle streams.")
 @click.option(
-    "--streams", type=click.IntRange(min=1), default=20, show_default=True, help="Needle streams."
-)
-@click.option(
-    "--windows", type=click.IntRange(min=2), default=20, show_default=True, help="Their length."
+    "--windows",
+    type=click.IntRange(min=2, max=10**9),
+    default=20,
+    show_default=True,
+    help="Their length.",
 )
 def tiers(model: Path | None, streams: int, windows: int) -> int:
     """Frames on disk and back: size, error, cost, and whether the right ones are found."""

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from edgekv.cli.options import size
+from edgekv.cli.options import PathType, size
 from edgekv.config import format_bytes
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _LIBRARIES = ("onnxruntime", "numpy", "opencv-python-headless", "pillow", "token
 
 
 @click.command(name="doctor")
-@click.argument("bundle", required=False, type=click.Path(path_type=Path))
+@click.argument("bundle", required=False, type=PathType())
 @click.option(
     "--kv-budget",
     metavar="SIZE",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
+from edgekv.checks import path_of
 from edgekv.config import parse_bytes, parse_seconds
 
+COUNT = click.IntRange(min=1, max=10**9)
 Callback = Callable[[click.Context, click.Parameter, str | None], float | None]
 
 
@@ -36,6 +40,32 @@ def finite(context: click.Context, parameter: click.Parameter, value: float) -> 
     return value
 
 
+class PathType(click.Path):
+    """A path, checked before anything begins.
+
+    ``folder``: of a folder. ``written``: of a file that will be written, into a folder that exists.
+    """
+
+    def __init__(self, *, folder: bool = False, written: bool = False) -> None:
+        super().__init__(path_type=Path, file_okay=not folder, dir_okay=not written)
+        self.written = written
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:  # as click declares it: a Path
+        try:
+            path = path_of(value, "it")
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if self.written:
+            folder = path.absolute().parent
+            if not os.path.isdir(folder):  # noqa: PTH112 - says no where Path.is_dir raises
+                self.fail(f"{path}: the folder {folder} does not exist", param, ctx)
+            if not os.access(folder, os.W_OK):
+                self.fail(f"{path}: nothing can be written to the folder {folder}", param, ctx)
+        return super().convert(path, param, ctx)
+
+
 def host_and_port(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[str, int] | None:
@@ -57,8 +87,6 @@ def device_config(context: click.Context, parameter: click.Parameter, path: Path
         return
     try:
         config = read_device_config(path)
-    except OSError as error:
-        raise click.BadParameter(f"{path}: {error.strerror}", context, parameter) from None
     except ValueError as error:
         raise click.BadParameter(str(error), context, parameter) from None
     defaults = {**config.load, **config.run}

@@ -120,9 +120,15 @@ def _open_session(model: Model, options: RunOptions) -> Session:
             tier_limit=options.tier_limit,
         )
     session = model.restore(saved, skip_still=options.skip_still)
-    if (session.instructions, session.retain) == asked:
+    without_tier = options.tier is not None and session.stats().tier is None
+    if (session.instructions, session.retain) == asked and not without_tier:
         return session
     session.close()
+    if without_tier:
+        raise SessionFileError(
+            f"{saved}: saved without a tier, which {options.tier} cannot be now; leave --tier out, "
+            "or give --no-restore to begin anew"
+        )
     raise SessionFileError(
         f"{saved}: saved with instructions {session.instructions!r} and --retain {session.retain}; "
         "give the same, or --no-restore to begin anew"

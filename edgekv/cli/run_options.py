@@ -14,7 +14,7 @@ from typing import Any, get_args
 import click
 
 from edgekv.cache.retention import retain_choices
-from edgekv.cli.options import device_config, duration, finite, host_and_port, size
+from edgekv.cli.options import COUNT, PathType, device_config, duration, finite, host_and_port, size
 from edgekv.config import KVDtype
 from edgekv.executors import Device
 
@@ -53,9 +53,7 @@ class RunOptions:
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.argument("source", required=False),
-    click.option(
-        "--model", type=click.Path(path_type=Path), help="Bundle folder. [default: the demo model]"
-    ),
+    click.option("--model", type=PathType(), help="Bundle folder. [default: the demo model]"),
     click.option(
         "--prompt", "prompts", multiple=True, help="A question; may be given several times."
     ),
@@ -77,7 +75,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--config",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=PathType(),
         is_eager=True,
         expose_value=False,
         callback=device_config,
@@ -113,7 +111,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--tier",
         metavar="FILE",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=PathType(written=True),
         help="Keep frames that leave in FILE; questions bring back those they are about. A new "
         "session empties the FILE, one that --save continues goes on with it.",
     ),
@@ -133,18 +131,18 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--engine-cache",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=PathType(folder=True),
         help="Where TensorRT's engines are kept. [default: edgekv/engines in the user's cache "
         "folder]",
     ),
     click.option(
         "--max-step-tokens",
-        type=click.IntRange(min=1),
+        type=COUNT,
         default=256,
         show_default=True,
         help="Largest prefill chunk.",
     ),
-    click.option("--max-new-tokens", type=click.IntRange(min=1), default=32, show_default=True),
+    click.option("--max-new-tokens", type=COUNT, default=32, show_default=True),
     click.option(
         "--duration",
         "max_duration",
@@ -156,7 +154,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--save",
         "save_to",
         metavar="FILE",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=PathType(written=True),
         help="Keep the session in FILE: continue from it if it exists, save it at intervals and at "
         "the end.",
     ),
@@ -187,7 +185,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--trace",
         "trace_path",
-        type=click.Path(path_type=Path),
+        type=PathType(written=True),
         help="Log every event of the cache to this file, for `edgekv trace`.",
     ),
     click.option(

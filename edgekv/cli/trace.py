@@ -7,13 +7,15 @@ from pathlib import Path
 
 import click
 
+from edgekv.cli.options import PathType
+
 
 @click.command(name="trace")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PathType())
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PathType(written=True),
     help="Draw the page map: a .html file that needs nothing else, or a .png.",
 )
 @click.option(

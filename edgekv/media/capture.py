@@ -17,6 +17,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,11 @@ from edgekv.media.source import Mark
 # next that stands alone; streams that refresh piece by piece have none, hence a limit.
 MAX_SMEARED_FRAMES = 300
 _DEFAULT_FPS = 25.0
+# pip's hides the system's, also in an environment that sees the system's packages.
+_JETPACK_CV2 = (
+    "on a Jetson take JetPack's: pip uninstall opencv-python-headless, in a virtual environment "
+    "made with --system-site-packages (docs/jetson.md)"
+)
 _RESTART_S = 1.0  # a time that falls by more than this starts anew, by less it is disorder
 
 
@@ -58,9 +64,10 @@ def has_backend(name: str) -> bool:
 def need_backend(name: str, source: str) -> None:
     """Raises SourceError when this OpenCV was built without a backend ``source`` needs."""
     if not has_backend(name):
-        version = load_cv2().__version__
-        hint = ", expected the one of NVIDIA's JetPack" if name == "GSTREAMER" else ""
-        raise SourceError(f"{source}: this OpenCV ({version}) is built without {name}{hint}")
+        cv2 = load_cv2()
+        where = f"{cv2.__version__}, {Path(cv2.__file__).parent}"
+        hint = f"; {_JETPACK_CV2}" if name == "GSTREAMER" else ""
+        raise SourceError(f"{source}: this OpenCV ({where}) is built without {name}{hint}")
 
 
 def _repeats_after_change(version: str) -> bool:
@@ -79,6 +86,7 @@ def backends() -> dict[str, str]:
     if _repeats_after_change(version):
         version += " (before 4.13: repeats a picture when the size changes mid-clip)"
     lacks = {kind: f"no: this OpenCV has no {name}" for kind, name in needs.items()}
+    lacks["csi://"] += f"; {_JETPACK_CV2}"
     return {"OpenCV": version, "folders of pictures": "yes, pillow", **lacks, **answers}
 
 

@@ -7,9 +7,9 @@ the opened one, and opens it again when it ends, goes to ``LiveSource`` in its p
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
+from edgekv.checks import path_of, positive, switch, whole
 from edgekv.errors import SourceError
 from edgekv.media.camera import open_camera
 from edgekv.media.csi import open_csi
@@ -42,18 +42,32 @@ def open_video(
     ``stats()`` counts what was dropped. Raises SourceError, in one line, when there is no source or
     no frame that can be read, and ValueError for a number out of range.
     """
-    for name, value in (("folder_fps", folder_fps), ("timeout_s", timeout_s), ("fps", fps)):
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name} must be a positive number, got {value!r}")
-    text = str(source)
-    if not text:
-        raise SourceError(f"the source is an empty string, expected {_KINDS}")
+    fps = None if fps is None else positive(fps, "fps")
+    folder_fps, timeout_s = positive(folder_fps, "folder_fps"), positive(timeout_s, "timeout_s")
+    realtime = switch(realtime, "realtime")
+    text = _as_text(source)
     if text.isdecimal() or "://" in text or _is_device(text):
         return _open_live(text, fps, timeout_s)
-    reader = _open_stored(Path(source), folder_fps)
+    reader = _open_stored(Path(text), folder_fps)
     if realtime:
         return LiveSource(reader, text, fps=fps, timeout_s=timeout_s, paced=True)
     return SequentialSource(reader, text, fps=fps)
+
+
+def _as_text(source: object) -> str:
+    """The source in words. Raises SourceError for none, ValueError for what can be none."""
+    if isinstance(source, int) and not isinstance(source, bool):
+        return str(whole(source, "source", least=0))  # a camera's number
+    if source == "":
+        raise SourceError(f"the source is an empty string, expected {_KINDS}")
+    if isinstance(source, str) and "://" in source and "\0" not in source:
+        return source
+    try:
+        return str(path_of(source, "source"))
+    except ValueError as error:
+        if isinstance(source, str | Path):
+            raise SourceError(f"{error}, expected {_KINDS}") from None
+        raise
 
 
 def _is_device(text: str) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from edgekv.checks import positive
 from edgekv.media.preprocess import check_pixels
 
 _CELL_PIXELS = 4  # a side, at least
@@ -44,11 +45,7 @@ class StillnessGate:
     """Lets frames pass that show something new, and one every ``key_every_s`` seconds."""
 
     def __init__(self, key_every_s: float) -> None:
-        if not 0 < key_every_s < float("inf"):
-            raise ValueError(
-                f"frames can be skipped for more than 0 seconds at most, got {key_every_s}"
-            )
-        self.key_every_s = key_every_s
+        self.key_every_s = positive(key_every_s, "skip_still")
         self._last: Look | None = None
 
     def look(self, pixels: NDArray[np.uint8], time_s: float) -> Look:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edgekv.errors import ExecutorError
 
-_BUILD_GPU = "run scripts/build_plugin.py --install"
+_BUILD_GPU = "run scripts/build_plugin.py --bundle BUNDLE --install, with the bundle to be run"
 _SUFFIXES = {"darwin": ".dylib", "win32": ".dll"}
 
 

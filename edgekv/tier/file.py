@@ -22,6 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from edgekv.atomic_file import holds_something_else, replacing
+from edgekv.checks import MAX_WHOLE
+from edgekv.decode import decode, parse_json
 from edgekv.errors import TierError
 
 MAGIC = b"edgekvti"
@@ -31,6 +33,7 @@ _PREAMBLE = struct.Struct("<8sII32s")  # magic, version, bytes of the JSON, its 
 _FRAME = struct.Struct("<IIQ")  # in front of each record: CRC-32 of what follows, mark, number
 _MARK = 0x7E1D0C0D
 FRAME_BYTES = _FRAME.size
+_MAX_RECORD_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,21 @@ class TierHeader:
 
     record_bytes: int
     num_slots: int
-    meta: Mapping[str, object]  # JSON
+    meta: dict[str, object]  # JSON
+
+    def __post_init__(self) -> None:
+        if not FRAME_BYTES < self.record_bytes <= _MAX_RECORD_BYTES or self.num_slots < 1:
+            raise ValueError(
+                f"{self.num_slots} records of {self.record_bytes} bytes are no tier: at least one "
+                f"is needed, of {FRAME_BYTES + 1} to {_MAX_RECORD_BYTES} bytes"
+            )
+        if self.num_slots * self.record_bytes > MAX_WHOLE - HEADER_BYTES:
+            raise ValueError(f"num_slots is {self.num_slots}, more than a file can hold")
+
+
+def slots_within(max_bytes: int, body_bytes: int) -> int:
+    """How many records of ``body_bytes`` a file of at most ``max_bytes`` holds."""
+    return max(max_bytes - HEADER_BYTES, 0) // (FRAME_BYTES + body_bytes)
 
 
 class TierFile:
@@ -61,7 +78,7 @@ class TierFile:
         """A new file without records, in place of an older tier file. Raises TierError."""
         path = Path(path)
         record_bytes = FRAME_BYTES + body_bytes
-        num_slots = (max_bytes - HEADER_BYTES) // record_bytes
+        num_slots = slots_within(max_bytes, body_bytes)
         if num_slots < 1:
             raise TierError(
                 f"{path}: a limit of {max_bytes} bytes holds no frame, "
@@ -69,7 +86,7 @@ class TierFile:
             )
         if holds_something_else(path, MAGIC):
             raise TierError(f"{path}: holds something else than a tier and is not replaced")
-        if path.exists():
+        if os.path.lexists(path):
             os.close(_open_locked(path))  # refused while somebody else writes to it
         fields = {"record_bytes": record_bytes, "num_slots": num_slots, "meta": meta}
         text = json.dumps(fields).encode()
@@ -174,14 +191,19 @@ def _open_locked(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise TierError(f"{path}: another session writes to it") from None
+        raise TierError(
+            f"{path}: another session writes to it; every session needs a tier file of its own"
+        ) from None
     except OSError:
         pass  # no locks on this file system
     return descriptor
 
 
 def _read_header(path: Path, descriptor: int) -> TierHeader:
-    data = os.pread(descriptor, HEADER_BYTES, 0)
+    try:
+        data = os.pread(descriptor, HEADER_BYTES, 0)
+    except OSError as error:
+        raise TierError(f"{path}: cannot be read ({error.strerror})") from None
     if data[: len(MAGIC)] != MAGIC:
         raise TierError(f"{path}: not a tier of edgekv")
     if len(data) < HEADER_BYTES:
@@ -192,5 +214,7 @@ def _read_header(path: Path, descriptor: int) -> TierHeader:
     text = data[_PREAMBLE.size : _PREAMBLE.size + length]
     if hashlib.sha256(text).digest() != digest:
         raise TierError(f"{path}: its header was changed")
-    fields = json.loads(text)
-    return TierHeader(fields["record_bytes"], fields["num_slots"], fields["meta"])
+    try:
+        return decode(TierHeader, parse_json(text, "its header"), "its header")
+    except ValueError as error:
+        raise TierError(f"{path}: {error}") from None

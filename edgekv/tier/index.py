@@ -64,6 +64,14 @@ class TierIndex:
         shape = (num_slots, NUM_RUNS, geometry.num_kv_heads, geometry.head_dim)
         self.summaries = np.full(shape, 0, np.float16)
 
+    @staticmethod
+    def num_bytes(geometry: KVGeometry, num_slots: int) -> int:
+        """Memory that an index of so many slots takes."""
+        per_slot = (
+            frame_dtype(max(geometry.num_rope_axes, 1)).itemsize + np.dtype(np.int64).itemsize
+        )
+        return num_slots * (per_slot + 2 * NUM_RUNS * geometry.num_kv_heads * geometry.head_dim)
+
     def __len__(self) -> int:
         return int(np.count_nonzero(self.frames["segment"] >= 0))
 

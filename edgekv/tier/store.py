@@ -23,13 +23,16 @@ from numpy.typing import NDArray
 
 from edgekv.cache import Sequence, SequenceState
 from edgekv.cache.segments import FRAME_CODE, segment_dtype
-from edgekv.config import Rotation
+from edgekv.checks import path_of, whole
+from edgekv.config import Rotation, format_bytes
 from edgekv.errors import TierError
+from edgekv.memory import available_bytes
 from edgekv.tier.codec import Codec, TierFormat, checked_format
-from edgekv.tier.file import HEADER_BYTES, TierFile
+from edgekv.tier.file import FRAME_BYTES, HEADER_BYTES, TierFile, slots_within
 from edgekv.tier.index import NUM_RUNS, TierIndex, frame_dtype, mean_keys
 from edgekv.types import ModelIdentity
 
+_MAX_POSITION = 2**24  # further on, float32 does not tell positions apart
 SCRATCH_FRAMES = 5  # written and read to time the disk
 ReadPages = Callable[[NDArray[np.int32]], NDArray[Any]]  # (n,) -> (n, L, 2, Hk, S, D)
 
@@ -57,6 +60,10 @@ class TierRecord:
     max_bytes: int
     format: TierFormat
 
+    def __post_init__(self) -> None:
+        path_of(self.path, "path")
+        whole(self.max_bytes, "max_bytes", least=1)
+
 
 @dataclass(frozen=True, slots=True)
 class StoredFrame:
@@ -83,7 +90,6 @@ class Tier:
         self._page_size = geometry.page_size
         fields = _record_dtype(plan, self._codec)
         if file.buffer.size != fields.itemsize:
-            file.close()
             raise TierError(f"{file.path}: records of another size than this model's")
         self._record = file.buffer.view(fields)
 
@@ -93,6 +99,7 @@ class Tier:
         session = os.urandom(8).hex()
         body = _record_dtype(plan, _codec(plan)).itemsize
         meta = _meta(plan, session)
+        _check_memory(path, plan, slots_within(plan.max_bytes, body), body)
         file = TierFile.create(path, body_bytes=body, max_bytes=plan.max_bytes, meta=meta)
         return cls(file, plan, session)
 
@@ -104,25 +111,30 @@ class Tier:
         Raises TierError when the file is missing, of another model or of another session.
         """
         file = TierFile.open(path)
-        if file.header.meta != _meta(plan, session):
+        try:
+            _check_owner(path, file.header.meta, _meta(plan, session))
+            _check_memory(path, plan, file.header.num_slots, len(file.buffer))
+            tier = cls(file, plan, session)
+            tier._find_frames(state.next_segment_id)
+        except BaseException:
             file.close()
-            other = file.header.meta.get("session") != session
-            raise TierError(f"{path}: of another {'session' if other else 'model or format'}")
-        tier = cls(file, plan, session)
+            raise
+        return tier
+
+    def _find_frames(self, next_segment_id: int) -> None:
+        """Know the intact records again, erase those of segments that are not there yet."""
         strange = []
-        for number in file.records():
-            row = tier._record[0]
-            if row["frame"]["segment"] >= state.next_segment_id:
+        for number in self._file.records():
+            row = self._record[0]
+            if row["frame"]["segment"] >= next_segment_id:
                 strange.append(number)
-            else:
-                tier.index.put(number, row["frame"], row["summary"])
+            elif self._is_sound(row):
+                self.index.put(number, row["frame"], row["summary"])
         try:
             for number in strange:
-                file.erase(number)
+                self._file.erase(number)
         except OSError as error:
-            file.close()
-            raise TierError(f"{path}: cannot be written ({error.strerror})") from None
-        return tier
+            raise TierError(f"{self.path}: cannot be written ({error.strerror})") from None
 
     @property
     def path(self) -> Path:
@@ -222,13 +234,30 @@ class Tier:
         return self._read_number(int(self.index.numbers[slot]))
 
     def _read_number(self, number: int) -> StoredFrame | None:
-        if not self._file.read(number):
+        if not self._file.read(number) or not self._is_sound(self._record[0]):
             self.num_damaged += 1
             self.index.forget(number)
             return None
         record = self._record[0]
         num_pages = int(record["frame"]["num_pages"])
         return StoredFrame(record["frame"].copy(), self._codec.decode(record["payload"], num_pages))
+
+    def _is_sound(self, record: np.void) -> bool:
+        """Whether a record says what one of this model can say: its checksum does not tell."""
+        frame = record["frame"]
+        num_tokens, num_pages = int(frame["num_tokens"]), int(frame["num_pages"])
+        spans = np.concatenate([frame["span"], frame["written"]])
+        return bool(
+            1 <= num_pages <= self.plan.max_pages
+            and (num_pages - 1) * self._page_size < num_tokens <= num_pages * self._page_size
+            and frame["segment"] >= 0
+            and frame["index"] >= -1
+            and not np.isinf(frame["time_s"])
+            and (not frame["uniform"] or (frame["span"] == num_tokens).all())
+            and (spans >= 0).all()
+            and (spans <= _MAX_POSITION).all()
+            and np.isfinite(record["summary"]).all()
+        )
 
     def forget_cached(self) -> None:
         """Have the next reads come from the disk: for measurements."""
@@ -261,6 +290,33 @@ def _valid(num_tokens: int, num_pages: int, page_size: int) -> NDArray[np.int32]
     valid = np.full(num_pages, page_size, np.int32)
     valid[-1] = num_tokens - (num_pages - 1) * page_size
     return valid
+
+
+def _check_owner(path: str | Path, meta: dict[str, object], wanted: dict[str, object]) -> None:
+    """Raise TierError unless a file's frames are this session's and this model's."""
+    if meta.get("session") != wanted["session"]:
+        raise TierError(
+            f"{path}: holds the frames of another session, begun there since; a tier file serves "
+            "one session: begin anew with a file of its own to store and recall frames again"
+        )
+    if meta != wanted:
+        raise TierError(
+            f"{path}: of another model or format; begin a new session to store and recall frames"
+        )
+
+
+def _check_memory(path: str | Path, plan: TierPlan, num_slots: int, body_bytes: int) -> None:
+    """Raise TierError when what is known of so many frames would not fit the memory."""
+    geometry, available = plan.model.geometry, available_bytes()
+    needed = TierIndex.num_bytes(geometry, num_slots)
+    if available is None or needed <= available // 2:
+        return
+    fitting = available // 2 // TierIndex.num_bytes(geometry, 1)
+    limit = HEADER_BYTES + fitting * (FRAME_BYTES + body_bytes)
+    raise TierError(
+        f"{path}: to find {num_slots} frames again takes {format_bytes(needed)} of memory, "
+        f"{format_bytes(available)} are available: a tier of {format_bytes(limit)} would do"
+    )
 
 
 def _codec(plan: TierPlan) -> Codec:

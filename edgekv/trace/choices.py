@@ -65,6 +65,10 @@ class Choices:
                     f"the log offers {len(event.pages)} segments, the replay {len(offer)}"
                 )
             offer = replace(offer, num_pages=np.array(event.pages, dtype=np.int32))
+        if not 1 <= event.num_pages <= offer.num_pages.sum():
+            raise ValueError(
+                f"{event.num_pages} pages are wanted of {offer.num_pages.sum()} on offer"
+            )
         summaries, heat = self.evidence.columns(first[is_offered], event.width)
         return replace(offer, summaries=summaries, heat=heat)
 

@@ -12,9 +12,10 @@ import struct
 from binascii import crc32, crc_hqx
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from edgekv.checks import whole
 from edgekv.config import KVGeometry
+from edgekv.decode import decode, parse_json
 
 MAGIC = b"EDGEKVT\n"
 VERSION = 2
@@ -44,6 +45,14 @@ class Header:
     part: int  # 0, 1, 2, …
     part_us: int  # when the part began, since the log began
 
+    def __post_init__(self) -> None:
+        for name in ("num_pages", "max_pages"):
+            whole(getattr(self, name), name, least=1, most=MAX_IDS)
+        for name in ("part", "part_us"):
+            whole(getattr(self, name), name, least=0)
+        if self.max_positions is not None:
+            whole(self.max_positions, "max_positions", least=1)
+
 
 def pack_header(header: Header) -> bytes:
     """Magic, version, length, JSON, CRC-32 of all of it."""
@@ -68,13 +77,8 @@ def unpack_header(data: bytes) -> tuple[Header, int]:
         raise ValueError("the file ends inside its header")
     if _CRC32.unpack_from(data, end)[0] != crc32(data[:end]):
         raise ValueError("the header is damaged")
-    try:
-        values: dict[str, Any] = json.loads(data[_FIXED.size : end])
-        values["geometry"] = KVGeometry(**values["geometry"])
-        header = Header(**values)
-    except (TypeError, KeyError, ValueError) as error:
-        raise ValueError(f"the header does not make sense: {error}") from None
-    return header, end + _CRC32.size
+    value = parse_json(data[_FIXED.size : end], "the header")
+    return decode(Header, value, "the header"), end + _CRC32.size
 
 
 def put(out: bytearray, number: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from edgekv.checks import path_of
 from edgekv.errors import TraceError
 from edgekv.trace.codec import MAX_HEADER_BYTES, Header, Incomplete, unframe_record, unpack_header
 from edgekv.trace.events import Event, Held, Kept, Reserved
@@ -77,7 +78,7 @@ def _is_carried(event: Event) -> bool:
 
 def read_log(path: str | Path) -> TraceLog:
     """Open a log, with its older part ``FILE.1`` where there is one. Raises TraceError."""
-    path = Path(path)
+    path = path_of(path, "path")
     header = _header(path)
     parts = [(path, header)]
     older = path.with_name(path.name + ".1")

@@ -48,6 +48,14 @@ _RECORDS_PER_COUNT = 64
 _log = logging.getLogger(__name__)
 
 
+def check_limit(max_bytes: int) -> None:
+    """Raise ValueError for a limit that no log keeps to."""
+    if max_bytes < MIN_BYTES:
+        raise ValueError(
+            f"a trace needs at least {format_bytes(MIN_BYTES)}, got {format_bytes(max_bytes)}"
+        )
+
+
 class TraceWriter:
     """A ``CacheObserver`` that logs ``cache`` from now on, until ``close``."""
 
@@ -56,10 +64,7 @@ class TraceWriter:
     ) -> None:
         """Raises TraceError when the file cannot be made, ValueError for a limit below 64 KiB,
         CacheError while an append or a step is under way."""
-        if max_bytes < MIN_BYTES:
-            raise ValueError(
-                f"a trace needs at least {format_bytes(MIN_BYTES)}, got {format_bytes(max_bytes)}"
-            )
+        check_limit(max_bytes)
         pending = any(sequence.pending is not None for sequence in cache.sequences)
         if pending or cache.allocator.num_steps:
             raise CacheError("a trace begins between steps, and an append or a step is under way")

@@ -59,11 +59,15 @@ def test_rows_get_a_table_of_their_own_and_the_json_keeps_flat_names(
 ) -> None:
     figures = {"8_ms": 1.0, "8_bytes": 2.0, "16_ms": 3.0, "best": 8.0}
     shown = io.StringIO()
-    tried = BenchResult("tried", {}, figures, {}, {"16_ms": ("<", 3.0)}, rows=("8", "16"))
+    legend = {"": "page sizes", "ms": "milliseconds of a token"}
+    bounds = {"16_ms": ("<", 3.0)}
+    tried = BenchResult("tried", {}, figures, {}, bounds, rows=("8", "16"), legend=legend)
     assert emit(tried, Console(file=shown, width=100)) == 3
     lines = shown.getvalue().splitlines()
     assert any("ms" in line and "bytes" in line for line in lines)
     assert any("16" in line and "3 MISSED" in line for line in lines)
     assert any("best" in line for line in lines)
+    assert [line.split() for line in lines if "page sizes" in line] == [["lines", "page", "sizes"]]
+    assert any("milliseconds of a token" in line for line in lines)
     assert not any("8_ms" in line for line in lines)
     assert json.loads(capsys.readouterr().out)["figures"] == figures

@@ -81,7 +81,7 @@ def test_one_line_for_each_thing_that_is_missing(
         "libedgekv_tensorrt.so is not built",
     ]
     assert "pip install 'edgekv[tensorrt]'" in lines[1]
-    assert "run scripts/build_plugin.py" in lines[3]
+    assert "run scripts/build_plugin.py --bundle BUNDLE --install" in lines[3]
     with pytest.raises(ExecutorError) as caught:
         choose_device("tensorrt")
     assert all(line in str(caught.value) for line in lines)

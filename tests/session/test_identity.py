@@ -282,7 +282,7 @@ def test_encoder_outputs_keep_to_their_bytes_and_can_be_switched_off(
         push(session, picture, 0, 2)
         stats = session.stats().encoder_cache
         assert (stats.misses, stats.num_pictures, stats.num_bytes) == (0, 0, 0)
-    with pytest.raises(ValueError, match="size must"):
+    with pytest.raises(ValueError, match="encoder_cache must"):
         edgekv.load(bundle_path, encoder_cache=-1)
 
 

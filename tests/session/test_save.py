@@ -279,8 +279,8 @@ def test_a_file_that_was_cut_off_is_refused(twin: edgekv.Model, saved: Path, sha
         (("model", "operator_version"), 9, "operator version 9"),
         (("session", "retain"), "newest", "retention rule must be one of"),
         (("session", "num_frames"), "many", "expected a whole number, got a text"),
-        (("session", "num_frames"), -1, "must not be negative"),
-        (("session", "reserve_tokens"), 0, "reserve_tokens must be at least 2"),
+        (("session", "num_frames"), -1, "num_frames must be a whole number from 0"),
+        (("session", "reserve_tokens"), 0, "reserve_tokens must be a whole number from 2"),
         (("session", "mood"), "good", "unknown key 'mood'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -199,6 +200,24 @@ def test_a_tiny_pool_works_and_a_smaller_one_is_refused_with_what_would_do(
         edgekv.load(bundle_path, kv_budget="1KiB")
     with pytest.raises(edgekv.BudgetError, match="would fit"):
         edgekv.load(bundle_path, kv_budget="4096GiB")
+
+
+def test_a_pool_that_takes_most_of_the_machine_says_so_in_one_line(
+    bundle_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As settings of a larger device do."""
+    monkeypatch.setattr("edgekv.estimate.available_bytes", lambda: 100 * 2**20)
+    edgekv.load(bundle_path, kv_budget="1MiB", num_threads=1, encoder_cache=0).close()
+    (line,) = caplog.messages
+    assert re.fullmatch(
+        r"demo takes 7\d\.\d MiB, 7\d % of the 100\.0 MiB available here; 1\.0 MiB of it is the KV "
+        r"pool, which kv_budget \(--kv-budget\) makes smaller",
+        line,
+    )
+    caplog.clear()
+    monkeypatch.setattr("edgekv.estimate.available_bytes", lambda: 200 * 2**20)
+    edgekv.load(bundle_path, kv_budget="1MiB", num_threads=1, encoder_cache=0).close()
+    assert caplog.messages == []
 
 
 def test_a_long_prompt_lets_the_fork_forget_and_not_the_stream(

@@ -287,6 +287,8 @@ def test_without_its_tier_a_restored_session_goes_on(
         tier = tier_of(restored)
         assert tier.recall_off is not None
         assert str(path) in tier.recall_off
+        remedy = {"another session's": "begin anew with a file of its own", "in use": "of its own"}
+        assert remedy.get(what, "") in tier.recall_off
         assert tier.num_frames == 0
         assert (restored.logits(QUESTION, recall="auto") == logits).all()
         push(restored, picture, 200, 10)
@@ -325,6 +327,11 @@ def test_wrong_arguments(model: edgekv.Model, session: edgekv.Session, tmp_path:
         model.session(tier=tmp_path / "t", tier_limit="5KiB")
     with pytest.raises(TierError, match="cannot be made"):
         model.session(tier=tmp_path / "no" / "t")
+    (tmp_path / "t").write_bytes(b"edgekvti: what an earlier session left")
+    for limit in (2**63 - 1, "4096TiB"):
+        with pytest.raises(TierError, match=r"find \d+ frames again takes .* would do"):
+            model.session(tier=tmp_path / "t", tier_limit=limit)
+    assert (tmp_path / "t").read_bytes() == b"edgekvti: what an earlier session left"
     with (
         model.session(tier=tmp_path / "t", tier_limit="1MiB"),
         pytest.raises(TierError, match="another session writes to it"),

@@ -50,3 +50,29 @@ def test_a_trace_that_cannot_be_written_is_refused_at_load(
 ) -> None:
     with pytest.raises(edgekv.TraceError, match="cannot write the trace"):
         edgekv.load(bundle_path, kv_budget="1MiB", trace=tmp_path / "no" / "t")
+
+
+def test_a_log_goes_on_when_another_cannot_begin(
+    bundle_path: Path, tmp_path: Path, picture: Picture
+) -> None:
+    path = tmp_path / "t"
+    (tmp_path / "other").write_text("no log")
+    with (
+        edgekv.load(bundle_path, kv_budget="1MiB", num_threads=1, trace=path) as model,
+        model.session() as session,
+    ):
+        for wrong, limit in (
+            (tmp_path / "no" / "t", 2**20),
+            (tmp_path / "other", 2**20),
+            (path, 1),
+        ):
+            session.push(picture(0), session.last_time_s if session.stats().num_frames else 0.0)
+            with pytest.raises((edgekv.TraceError, ValueError)):
+                model.trace(wrong, limit=limit)
+        session.push(picture(0), 0.0)
+        model.trace(None)
+        assert len(build_timeline(read_log(path)).frames_s) == 4
+        model.trace(path)  # in the same file: begun anew
+        session.push(picture(1), 1.0)
+        model.trace(None)
+        assert list(build_timeline(read_log(path)).frames_s) == [1.0]
