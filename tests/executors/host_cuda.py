@@ -1,7 +1,7 @@
 """A GPU made of host memory, and TensorRT's context played by ONNX Runtime.
 
-Owns: a stream that does nothing until somebody waits, as a real one may: whoever overwrites a
-buffer before its upload ran gets wrong numbers here. A recorded graph keeps the addresses and
+Owns: a stream that does nothing until somebody waits, as a real one may; that a buffer of the host
+was overwritten before the copy from it ran, is an error. A recorded graph keeps the addresses and
 shapes it was recorded with.
 """
 
@@ -48,6 +48,7 @@ class HostCuda:
         self.info = DeviceInfo("Host GPU", (8, 7), integrated, limit)
         self.queue: list[Work] = []
         self.blocks: dict[int, np.ndarray[Any, Any]] = {}
+        self._device_blocks: dict[int, int] = {}  # address, bytes
         self.copied: list[int] = []  # bytes of each copy that was queued
         self.num_launches = 0
         self.num_graphs = 0
@@ -61,6 +62,8 @@ class HostCuda:
         memory = raw[start : start + num_bytes]
         address = memory.ctypes.data
         self.blocks[address] = memory
+        if kind == "device":
+            self._device_blocks[address] = num_bytes
         return Block(
             address, memory if kind == "host" else None, num_bytes, lambda: self._free(address)
         )
@@ -68,10 +71,21 @@ class HostCuda:
     def _free(self, address: int) -> None:
         assert not self.queue, "freed while work was queued"
         del self.blocks[address]
+        self._device_blocks.pop(address, None)
 
     def copy(self, target: int, source: int, num_bytes: int) -> None:
         self.copied.append(num_bytes)
-        self.queue.append(lambda: ctypes.memmove(target, source, num_bytes))
+        inside = (
+            start <= source < start + size for start, size in self._device_blocks.items()
+        )  # what work in front of the copy may write
+        before = None if any(inside) else ctypes.string_at(source, num_bytes)
+
+        def run() -> None:
+            now = ctypes.string_at(source, num_bytes)
+            assert before is None or now == before, "overwritten before it was copied"
+            ctypes.memmove(target, source, num_bytes)
+
+        self.queue.append(run)
 
     def capture(self, work: Work) -> HostGraph:
         before, self.queue = self.queue, []
