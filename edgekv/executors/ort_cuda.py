@@ -21,7 +21,13 @@ from edgekv.errors import ExecutorError
 from edgekv.executors.cuda import Cuda
 from edgekv.executors.device_pools import DevicePools
 from edgekv.executors.device_table import DeviceTable, padded_columns
-from edgekv.executors.ort_session import OrtStep, OrtVision, Providers, open_graph
+from edgekv.executors.ort_session import (
+    OrtStep,
+    OrtVision,
+    Providers,
+    element_type,
+    open_graph,
+)
 from edgekv.executors.signature import Signature, check_signature, decoder_signature
 from edgekv.native import ort_cuda_library_path
 from edgekv.types import StepTables
@@ -86,8 +92,8 @@ class OrtCudaDecoder:
             self._pools.free()
             raise
         self._closed = False
-        for pool in self._pools.bindings():
-            where = (place.memory, 0, pool.dtype.type, pool.shape, pool.address)
+        for pool, address in self._pools.bindings():
+            where = (place.memory, 0, element_type(pool.dtype), pool.shape, address)
             for binding in self._step.bindings:
                 binding.bind_input(pool.source, *where)
                 binding.bind_output(pool.target, *where)

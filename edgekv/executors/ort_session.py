@@ -26,9 +26,19 @@ CPU: Providers = {"CPUExecutionProvider": {}}
 _DTYPE_NAMES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(int8)": "int8",
     "tensor(int32)": "int32",
     "tensor(int64)": "int64",
 }
+
+# What the C API calls them: NumPy has no bfloat16.
+_ELEMENT_TYPES = {"float32": 1, "int8": 3, "float16": 10, "bfloat16": 16}
+
+
+def element_type(dtype: str) -> int:
+    """ONNX's number of a pool's dtype."""
+    return _ELEMENT_TYPES[dtype]
 
 
 def open_graph(

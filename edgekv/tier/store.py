@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from edgekv.cache import Sequence, SequenceState
 from edgekv.cache.segments import FRAME_CODE, segment_dtype
 from edgekv.config import Rotation
+from edgekv.contents import widen
 from edgekv.errors import TierError
 from edgekv.tier.codec import Codec, TierFormat, checked_format
 from edgekv.tier.file import HEADER_BYTES, TierFile
@@ -196,7 +197,8 @@ class Tier:
             frame[name] = row[name]
         frame["written"] = written[0]
         keys = pages[:, self.plan.layer, 0]
-        record["summary"] = mean_keys(keys, num_tokens, written[0], self.plan.rotation)
+        wide = widen(keys, self.plan.model.geometry.dtype)
+        record["summary"] = mean_keys(wide, num_tokens, written[0], self.plan.rotation)
         self._codec.encode(pages, record["payload"])
         try:
             number = self._file.append()

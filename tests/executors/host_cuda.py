@@ -18,11 +18,17 @@ import onnxruntime as ort
 from edgekv import names, native
 from edgekv.errors import ExecutorError
 from edgekv.executors.cuda import Block, DeviceInfo, MemoryKind
+from edgekv.executors.ort_session import element_type
 from edgekv.executors.signature import Signature
 from edgekv.executors.tensorrt.profiles import Dims, Profile
 
 Work = Callable[[], object]
-_DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16"}
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(int8)": "int8",
+}
 ALIGNMENT = 256  # of CUDA's allocations
 
 
@@ -147,13 +153,13 @@ class HostContext:
         for name, (dtype, _) in self._signature.taken.items():
             view = view_at(addresses[name], shapes[name], dtype)
             views.append(view)
-            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(view))
+            binding.bind_ortvalue_input(name, _shared(view, dtype))
         for one in self._session.get_outputs():
             name, dtype = one.name, _DTYPES[one.type]
             shape = shapes.get(name.replace("_out", "")) or self._result_shape(one, shapes)
             view = view_at(addresses[name], shape, dtype)
             views.append(view)
-            binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(view))
+            binding.bind_ortvalue_output(name, _shared(view, dtype))
         self._session.run_with_iobinding(binding)
 
     def _result_shape(self, result: ort.NodeArg, shapes: dict[str, Dims]) -> Dims:
@@ -165,8 +171,14 @@ class HostContext:
         return (shapes[rows_like[result.name]][0], *result.shape[1:])
 
 
+def _shared(view: np.ndarray[Any, Any], dtype: str) -> ort.OrtValue:
+    if dtype == "bfloat16":
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(view, element_type(dtype))
+    return ort.OrtValue.ortvalue_from_numpy(view)
+
+
 def view_at(address: int, shape: Dims, dtype: str) -> np.ndarray[Any, Any]:
-    """The array that lies at ``address``."""
-    num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = (ctypes.c_uint8 * num_bytes).from_address(address)
-    return np.frombuffer(raw, dtype).reshape(shape)
+    """The array that lies at ``address``; bfloat16 as its bits."""
+    kind = np.dtype("uint16" if dtype == "bfloat16" else dtype)
+    raw = (ctypes.c_uint8 * (int(np.prod(shape)) * kind.itemsize)).from_address(address)
+    return np.frombuffer(raw, kind).reshape(shape)

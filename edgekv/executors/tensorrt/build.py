@@ -177,6 +177,8 @@ def _dtype(dtype: trt.DataType) -> str:
     names = {
         trt.DataType.FLOAT: "float32",
         trt.DataType.HALF: "float16",
+        trt.DataType.BF16: "bfloat16",
+        trt.DataType.INT8: "int8",
         trt.DataType.INT32: "int32",
         trt.DataType.INT64: "int64",
     }

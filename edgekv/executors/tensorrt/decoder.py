@@ -120,8 +120,8 @@ class TensorRTDecoder:
         fixed = {names.PAGE_TABLE: self._table.address, names.LOGITS: self._logits.address}
         if self._queries is not None:
             fixed[names.QUERIES] = self._queries.address
-        for pool in self._pools.bindings():
-            fixed[pool.source] = fixed[pool.target] = pool.address
+        for pool, address in self._pools.bindings():
+            fixed[pool.source] = fixed[pool.target] = address
             self._check(context.set_input_shape(pool.source, pool.shape), f"shaping {pool.source}")
         for name, address in fixed.items():
             self._check(context.set_tensor_address(name, address), f"binding {name}")
