@@ -6,7 +6,8 @@
 For every combination of architecture, head dimension, page size and dtypes, the five kernels that
 plugins/triton/launch.md describes; ``manifest.json`` says what a launcher must know of each. With
 --bundle, head dimension, page size, pool dtypes and soft cap are the bundle's (--pool-dtype chooses
-among its dtypes: each has kernels of its own). Triton keeps what it
+among its dtypes: each has kernels of its own), and queries are what TensorRT and ONNX Runtime send
+(--query-dtype float16: TensorRT's only, float32: ONNX Runtime's only). Triton keeps what it
 has compiled, so a second build is quick.
 
 With --install the libraries that launch them, too: the TensorRT plugin (where TensorRT's headers
@@ -68,14 +69,16 @@ class Job:
 
 
 def bundle_shapes(
-    folder: Path, query_dtypes: list[str], pool_dtypes: list[str] | None
+    folder: Path, query_dtypes: list[str] | None, pool_dtypes: list[str] | None
 ) -> list[Shape]:
-    """What the nodes of a bundle's decoders are, once each; of all KV dtypes, or of some.
+    """What the nodes of a bundle's decoders are, once each; of all KV dtypes, or of some. Queries
+    are float32 in the graph, as ONNX Runtime runs it, and half in TensorRT's engines.
     Raises ValueError for one that the bundle has no decoder for."""
     import onnx  # here: without --bundle it is not needed
 
     from edgekv import names
     from edgekv.bundle import Bundle
+    from edgekv.executors.pool_tensors import QUERY_DTYPES
 
     manifest = Bundle.open(folder).manifest
     found: dict[Shape, None] = {}
@@ -89,7 +92,7 @@ def bundle_shapes(
             if (node.domain, node.op_type) != (names.OP_DOMAIN, names.OP_NAME):
                 continue
             given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-            for query_dtype in query_dtypes:
+            for query_dtype in query_dtypes or ("float32", QUERY_DTYPES[pool_dtype]):
                 shape = Shape(
                     given["head_dim"],
                     manifest.geometry.page_size,
@@ -205,7 +208,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--bundle", type=Path, help="take shapes from this bundle")
     add("--head-dim", type=numbers, default=[64, 128])
     add("--page-size", type=numbers, default=[16])
-    add("--query-dtype", type=words, default=["float16"])
+    add("--query-dtype", type=words, help="default: what executors send the bundle's, or float16")
     add("--pool-dtype", type=words, help="default: all of the bundle's, or float16,int8")
     add("--softcap", action="store_true", help="kernels with a soft cap (a bundle knows its own)")
     add("--ptxas", type=Path, help="another ptxas than Triton's")
@@ -243,7 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
             product = itertools.product(
                 options.head_dim,
                 options.page_size,
-                options.query_dtype,
+                options.query_dtype or ["float16"],
                 options.pool_dtype or ["float16", "int8"],
             )
             shapes = [Shape(*one, options.softcap) for one in product]

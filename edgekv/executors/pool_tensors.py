@@ -7,6 +7,7 @@ their scales behind them. Does not know memory, nor what runs the graph.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,15 @@ import numpy as np
 from edgekv import names
 from edgekv.config import KVGeometry
 from edgekv.contents import storage_dtype
+
+# What queries, and new keys and values, are where products are in half precision: with this the
+# kernels multiply in it and lose nothing of the pages. Elsewhere they are float32.
+QUERY_DTYPES: Mapping[str, str] = {
+    "float32": "float32",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "int8": "float16",
+}
 
 
 @dataclass(frozen=True, slots=True)
