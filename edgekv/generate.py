@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache import Append, CrossInput, PageCache, Sequence
+from edgekv.contents import widen
 from edgekv.errors import ModelError
 from edgekv.executors import CrossExecutor, DecoderExecutor
 from edgekv.pool_lock import PoolLock
@@ -158,7 +159,7 @@ class Runner:
             return last
 
     def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
-        """What pages (n,) hold: (n, num_layers, 2, Hk, S, D) in the KV dtype; keys, then values."""
+        """What pages (n,) hold: (n, num_layers, 2, Hk, S, W) contents; keys, then values."""
         with self.lock:
             self.check_open()
             return np.moveaxis(self._decoder.read_pages(pages), 2, 0)
@@ -173,10 +174,8 @@ class Runner:
         """Values (n, Hk, S, D) of pages (n,) in the layer that is summed up."""
         layer = self.cache.summaries.layer
         with self.lock:
-            values: NDArray[np.generic] = self._decoder.read_pages(pages, slice(layer, layer + 1))[
-                0, 1
-            ]
-        return values
+            contents = self._decoder.read_pages(pages, slice(layer, layer + 1))[0, 1]
+        return widen(contents, self.cache.geometry.dtype)
 
     def close(self, sequence: Sequence) -> None:
         """Give a sequence's pages back."""

@@ -57,7 +57,9 @@ def load(
     """Open a bundle and take its memory.
 
     ``kv_budget`` is the bytes of the KV pool (``"64MiB"`` or a number); the pool never grows.
-    ``kv_dtype`` is ``float16`` or ``float32``; None = what the bundle was exported for.
+    ``kv_dtype`` is what cached keys and values are stored as: ``float32``, ``float16``,
+    ``bfloat16``, or ``int8`` with a scale for each token and head, about half of ``float16``;
+    None = what the bundle was exported for.
     ``share`` lets sessions that began alike hold what they have in common once (docs/identity.md).
     ``encoder_cache`` is the bytes kept of what the vision graph gave for the latest pictures, so
     that a picture that comes again is not encoded again; 0 keeps none.

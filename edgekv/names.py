@@ -49,41 +49,48 @@ ENCODER_STATES = "encoder_states"  # (L, encoder hidden) float32, an input of cr
 CROSS_SLOT_MAPPING = "cross_slot_mapping"  # (L,) int32, page * page_size + offset, -1 = leave out
 
 
+def pool(part: str, kind: str, layer: int, *, cross: bool = False) -> str:
+    """Name of a layer's tensor that is written in place: ``part`` is ``key`` or ``value``, ``kind``
+    ``pool`` or, beside int8 pools, ``scales`` (P, Hk, S) float32, and of outputs ``pool_out`` or
+    ``scales_out``, bound to the memory of the input; ``cross``: what cross-attention reads."""
+    return f"{'cross_' if cross else ''}{part}_{kind}.{layer}"
+
+
 def key_pool(layer: int) -> str:
     """Input name of a layer's key pool, (P, Hk, S, D) in the bundle's KV dtype."""
-    return f"key_pool.{layer}"
+    return pool("key", "pool", layer)
 
 
 def value_pool(layer: int) -> str:
     """Input name of a layer's value pool, (P, Hk, S, D) in the bundle's KV dtype."""
-    return f"value_pool.{layer}"
+    return pool("value", "pool", layer)
 
 
 def key_pool_out(layer: int) -> str:
     """Output name of a layer's key pool; bound to the same memory as the input."""
-    return f"key_pool_out.{layer}"
+    return pool("key", "pool_out", layer)
 
 
 def value_pool_out(layer: int) -> str:
     """Output name of a layer's value pool; bound to the same memory as the input."""
-    return f"value_pool_out.{layer}"
+    return pool("value", "pool_out", layer)
 
 
 def cross_key_pool(layer: int) -> str:
     """A cross-attention layer's key pool: input of decoder.onnx, in- and output of cross.onnx."""
-    return f"cross_{key_pool(layer)}"
+    return pool("key", "pool", layer, cross=True)
 
 
 def cross_value_pool(layer: int) -> str:
     """A cross-attention layer's value pool: input of decoder.onnx, in- and output of cross.onnx."""
-    return f"cross_{value_pool(layer)}"
+    return pool("value", "pool", layer, cross=True)
 
 
 def cross_key_pool_out(layer: int) -> str:
     """Output of cross.onnx; bound to the same memory as its input."""
-    return f"cross_{key_pool_out(layer)}"
+    return pool("key", "pool_out", layer, cross=True)
 
 
 def cross_value_pool_out(layer: int) -> str:
     """Output of cross.onnx; bound to the same memory as its input."""
-    return f"cross_{value_pool_out(layer)}"
+    return pool("value", "pool_out", layer, cross=True)

@@ -59,11 +59,6 @@ class StepTables:
 
     The arrays are made for one step, are read-only, and stay as they are for as long as anybody
     holds them: a copy to a device may still read them after the step was handed over.
-
-    An executor that keeps page-table rows on its device need not send them whole. Row b is that of
-    sequence ``row_sequences[b]``, and its entries in front of ``row_changed[b]`` are those of the
-    last step of this sequence that was committed; steps that failed in between were sent or not,
-    it makes no difference. ``executors.rows.DeviceRows`` keeps the account.
     """
 
     position_ids: NDArray[np.int64]  # (max(A, 1), T) current positions, one row per rope axis
@@ -74,8 +69,6 @@ class StepTables:
     query_indices: NDArray[np.int32]  # (T,)
     mass_weights: NDArray[np.float32] | None = None  # (B,), None = zeros: see ``DecoderExecutor``
     cross: CrossTables | None = None  # None: the model has no cross-attention
-    row_sequences: NDArray[np.int64] | None = None  # (B,) ids never used twice, None = not told
-    row_changed: NDArray[np.int32] | None = None  # (B,) entries, given with ``row_sequences``
 
 
 @dataclass(frozen=True, slots=True)

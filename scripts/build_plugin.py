@@ -5,7 +5,9 @@
 
 For every combination of architecture, head dimension, page size and dtypes, the five kernels that
 plugins/triton/launch.md describes; ``manifest.json`` says what a launcher must know of each. With
---bundle, head dimension, page size, pool dtypes and soft cap are the bundle's. Triton keeps what it
+--bundle, head dimension, page size, pool dtypes and soft cap are the bundle's (--pool-dtype chooses
+among its dtypes: each has kernels of its own), and queries are what TensorRT and ONNX Runtime send
+(--query-dtype float16: TensorRT's only, float32: ONNX Runtime's only). Triton keeps what it
 has compiled, so a second build is quick.
 
 With --install the libraries that launch them, too: the TensorRT plugin (where TensorRT's headers
@@ -68,22 +70,31 @@ class Job:
         return "-".join([part for part in parts if part] + [self.arch]) + ".cubin"
 
 
-def bundle_shapes(folder: Path, query_dtypes: list[str]) -> list[Shape]:
-    """What the nodes of a bundle's decoders are, once each."""
+def bundle_shapes(
+    folder: Path, query_dtypes: list[str] | None, pool_dtypes: list[str] | None
+) -> list[Shape]:
+    """What the nodes of a bundle's decoders are, once each; of all KV dtypes, or of some. Queries
+    are float32 in the graph, as ONNX Runtime runs it, and half in TensorRT's engines.
+    Raises ValueError for one that the bundle has no decoder for."""
     import onnx  # here: without --bundle it is not needed
 
     from edgekv import names
     from edgekv.bundle import Bundle
+    from edgekv.executors.pool_tensors import QUERY_DTYPES
 
     manifest = Bundle.open(folder).manifest
     found: dict[Shape, None] = {}
+    if unknown := sorted(set(pool_dtypes or ()) - set(manifest.decoders)):
+        raise ValueError(f"--pool-dtype: {folder} has no decoder with {unknown[0]} pools")
     for pool_dtype, file in manifest.decoders.items():
+        if pool_dtypes is not None and pool_dtype not in pool_dtypes:
+            continue
         model = onnx.load(folder / file, load_external_data=False)
         for node in model.graph.node:
             if (node.domain, node.op_type) != (names.OP_DOMAIN, names.OP_NAME):
                 continue
             given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-            for query_dtype in query_dtypes:
+            for query_dtype in query_dtypes or ("float32", QUERY_DTYPES[pool_dtype]):
                 shape = Shape(
                     given["head_dim"],
                     manifest.geometry.page_size,
@@ -199,8 +210,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--bundle", type=Path, help="take shapes from this bundle")
     add("--head-dim", type=numbers, default=[64, 128])
     add("--page-size", type=numbers, default=[16])
-    add("--query-dtype", type=words, default=["float16"])
-    add("--pool-dtype", type=words, default=["float16", "int8"])
+    add("--query-dtype", type=words, help="default: what executors send the bundle's, or float16")
+    add("--pool-dtype", type=words, help="default: all of the bundle's, or float16,int8")
     add("--softcap", action="store_true", help="kernels with a soft cap (a bundle knows its own)")
     add("--ptxas", type=Path, help="another ptxas than Triton's")
     add("--ptx-version", type=int, help="the newest PTX that ptxas reads, 85 for CUDA 12.6")
@@ -238,10 +249,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     try:
         if options.bundle is not None:
-            shapes = bundle_shapes(options.bundle, options.query_dtype)
+            shapes = bundle_shapes(options.bundle, options.query_dtype, options.pool_dtype)
         else:
             product = itertools.product(
-                options.head_dim, options.page_size, options.query_dtype, options.pool_dtype
+                options.head_dim,
+                options.page_size,
+                options.query_dtype or ["float16"],
+                options.pool_dtype or ["float16", "int8"],
             )
             shapes = [Shape(*one, options.softcap) for one in product]
         if options.ptxas is not None and not options.ptxas.is_file():

@@ -76,12 +76,6 @@ class Append:
                 rows[table.num_pages - 1, ID] = self.copy_page
         return rows
 
-    @property
-    def first_changed(self) -> int:
-        """The first entry of ``table_rows`` that the sequence's last committed step had not."""
-        table = self.sequence.table
-        return min(table.first_changed, table.num_pages - (self.tail_tokens > 0))
-
     def abort(self) -> None:
         """Give everything back; the sequence is exactly as before. Allowed while a step runs it."""
         self.sequence.abort(self)

@@ -82,7 +82,6 @@ class Layout:
         if not append.extend:
             self.segments.push(KIND_CODES[append.kind], append.index, append.time_s)
         if append.tail_tokens:
-            table.changed(table.num_pages - 1)
             table.rows[-1, VALID] += append.tail_tokens
             if append.copy_page >= 0:
                 released = table.page_ids[-1:].copy()
@@ -186,7 +185,6 @@ class Layout:
             self.table.valid[num_pages - 1] -= valid_ends[num_pages - 1] - num_tokens
         self.segments.cut(cut + bool(left))
         self.table.num_pages = num_pages
-        self.table.changed(max(num_pages - 1, 0))
         self.num_tokens = num_tokens
         return released
 

@@ -143,8 +143,6 @@ class Sequence(SequenceView):
     def abort(self, append: Append) -> None:
         """Give the append's pages back, those that were reserved to the reserve."""
         self._require_pending(append)
-        # A step that carried the append has shown them, and its tokens in the last page before.
-        self.table.changed(max(self.num_pages - 1, 0))
         taken = append.taken
         self._reserve.put_back(taken[: append.num_reserved])
         self._pool.allocator.release(taken[append.num_reserved :])

@@ -59,7 +59,6 @@ class Step:
         for append in self.appends:
             if append.state == "pending":
                 append.sequence.commit(append)
-                append.sequence.table.seen()
 
     def abort(self) -> None:
         """The device no longer touches the step's pages: every sequence is exactly as before."""
@@ -125,8 +124,6 @@ def build_tables(
         query_indices=_joined([append.query_indices for append in appends]),
         mass_weights=np.array([append.mass_weight for append in appends], dtype=np.float32),
         cross=None if cross is None else build_cross_tables(appends),
-        row_sequences=np.array([append.sequence.id for append in appends], dtype=np.int64),
-        row_changed=np.array([append.first_changed for append in appends], dtype=np.int32),
     )
     for part in (tables, tables.cross):
         for name in () if part is None else part.__slots__:

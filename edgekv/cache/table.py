@@ -3,8 +3,7 @@
 Owns: one preallocated int32 array whose first columns are exactly a row of the operator's
     ``page_table``, followed by where each page's segment started when the page was first written.
 Guarantees: nothing here allocates in proportion to the stream; removing pages from anywhere is one
-    batched move; a page's shift plus the place it was written at is the place it stands at now;
-    entries in front of ``first_changed`` are as they were when the table was last marked seen.
+    batched move; a page's shift plus the place it was written at is the place it stands at now.
 Does not know: reference counts, segments' kinds, what a page holds.
 """
 
@@ -23,7 +22,6 @@ class PageTable:
         self.max_pages = max_pages
         self.num_axes = num_axes
         self.num_pages = 0
-        self.first_changed = 0
         self._rows = np.zeros((max_pages, 2 + 2 * num_axes), dtype=np.int32)
 
     @property
@@ -45,14 +43,6 @@ class PageTable:
     def tail_has_moved(self) -> bool:
         """Whether the last page has moved: it has one shift, so no new token can join it."""
         return bool(self.rows[-1, SHIFT : SHIFT + self.num_axes].any())
-
-    def changed(self, first: int) -> None:
-        """Entries from ``first`` on are not what they were."""
-        self.first_changed = min(self.first_changed, first)
-
-    def seen(self) -> None:
-        """Whoever keeps a copy has the entries as they are now."""
-        self.first_changed = self.num_pages
 
     def staged(self, num_new: int) -> NDArray[np.int32]:
         """The committed entries and ``num_new`` staged ones, as ``rows``. A live view."""
@@ -84,14 +74,12 @@ class PageTable:
         kept = rows.take(np.flatnonzero(mask[first:]), axis=0)  # far faster than rows[mask]
         rows[: len(kept)] = kept
         self.num_pages = first + len(kept)
-        self.changed(first)
 
     def insert(self, places: NDArray[np.intp], entries: NDArray[np.int32]) -> None:
         """Put ``entries`` (n, columns), as ``rows``, in front of the entries at ``places`` (n,)."""
         merged = np.insert(self.rows, places, entries, axis=0)
         self._rows[: len(merged)] = merged
         self.num_pages = len(merged)
-        self.changed(int(places.min()))
 
     def place(self, starts: NDArray[np.int32]) -> None:
         """Set every shift so that the segment of each entry starts at ``starts`` (num_pages, R)."""
@@ -106,7 +94,6 @@ class PageTable:
             self.num_axes,
             self.num_pages,
         )
-        twin.first_changed = 0
         twin._rows = np.empty_like(self._rows)
         twin._rows[: self.num_pages] = self.rows
         return twin

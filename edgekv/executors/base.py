@@ -72,7 +72,8 @@ class DecoderExecutor(Protocol):
     def read_pages(
         self, pages: NDArray[np.int32], layers: slice = slice(None)
     ) -> NDArray[np.generic]:
-        """Contents of pages, (num_layers, 2, n, Hk, S, D) in the KV dtype; axis 1: keys, values."""
+        """Contents (num_layers, 2, n, Hk, S, W) of pages; axis 1: keys, values; see
+        ``edgekv.contents``."""
         ...
 
     def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
@@ -116,7 +117,8 @@ class CrossExecutor(Protocol):
         ...
 
     def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
-        """Contents of pages, (num_layers, 2, n, Hk, S, D) in the KV dtype; axis 1: keys, values."""
+        """Contents (num_layers, 2, n, Hk, S, W) of pages; axis 1: keys, values; see
+        ``edgekv.contents``."""
         ...
 
     def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:

@@ -1,57 +1,50 @@
 """The pools of a decoder in GPU memory, and whole pages moved in and out of them.
 
-Owns: one key and one value block per layer and one number a page, allocated once. Guarantees: pages
-that stand one after another travel in one copy; a call returns when its copies are done. Does not
-know which library runs the graph, sequences or tables.
+Owns: a block for each tensor and one number a page, allocated once. Guarantees: pages that stand
+one after another travel in one copy; a call returns when its copies are done; contents go in and
+out as ``edgekv.contents`` says. Does not know which library runs the graph, sequences or tables.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv import names
 from edgekv.config import KVGeometry
+from edgekv.contents import join, slot_shape, split, storage_dtype
 from edgekv.errors import ExecutorError
 from edgekv.executors.cuda import Block, Cuda
+from edgekv.executors.pool_tensors import PoolTensor, mass_tensor, pool_tensors
 
 _MASS_BYTES = 4
-POOL_DTYPES = {"float32": np.float32, "float16": np.float16}
-
-
-@dataclass(frozen=True, slots=True)
-class PoolBinding:
-    """A tensor that is a graph's input and output at once."""
-
-    source: str  # name of the input
-    target: str  # name of the output
-    shape: tuple[int, ...]
-    dtype: np.dtype[np.generic]
-    address: int
 
 
 class DevicePools:
     """Pools of ``num_pages`` pages at fixed addresses."""
 
     def __init__(
-        self, cuda: Cuda, geometry: KVGeometry, num_pages: int, *, page_mass: bool
+        self,
+        cuda: Cuda,
+        geometry: KVGeometry,
+        num_pages: int,
+        *,
+        page_mass: bool = False,
+        cross: bool = False,  # those that cross-attention reads
     ) -> None:
-        if geometry.dtype not in POOL_DTYPES:
-            raise ExecutorError(f"no executor for the GPU has {geometry.dtype} pools")
         self._cuda = cuda
-        self.shape = (num_pages, geometry.num_kv_heads, geometry.page_size, geometry.head_dim)
-        self.dtype = np.dtype(POOL_DTYPES[geometry.dtype])
-        self._page_bytes = int(np.prod(self.shape[1:])) * self.dtype.itemsize
+        self._tensors = pool_tensors(geometry, num_pages, cross=cross)
+        self._num_parts = 2 * geometry.num_layers  # numbers of keys and of values; scales follow
+        self._contents = slot_shape(geometry), storage_dtype(geometry.dtype)
         self._zeros = np.zeros(num_pages, np.float32)
-        self._blocks: list[Block] = []  # key, value, key, value, … one pair per layer
+        self._blocks: list[Block] = []  # one for each tensor
         self._mass: Block | None = None
         try:
-            for _ in range(2 * geometry.num_layers):
-                self._blocks.append(cuda.allocate(num_pages * self._page_bytes, "device"))
+            for tensor in self._tensors:
+                self._blocks.append(cuda.allocate(tensor.num_bytes, "device"))
             if page_mass:
                 self._mass = cuda.allocate(num_pages * _MASS_BYTES, "device")
                 self._clear_mass(np.arange(num_pages, dtype=np.int32))
@@ -60,31 +53,21 @@ class DevicePools:
             self.free()
             raise
 
-    def bindings(self) -> list[PoolBinding]:
-        """Every tensor that a graph reads and writes here."""
-        bound = []
-        for index, block in enumerate(self._blocks):
-            layer, is_value = divmod(index, 2)
-            source = (names.value_pool if is_value else names.key_pool)(layer)
-            target = (names.value_pool_out if is_value else names.key_pool_out)(layer)
-            bound.append(PoolBinding(source, target, self.shape, self.dtype, block.address))
+    def bindings(self) -> list[tuple[PoolTensor, int]]:
+        """Every tensor that a graph reads and writes here, and its address."""
+        bound = [
+            (tensor, block.address)
+            for tensor, block in zip(self._tensors, self._blocks, strict=True)
+        ]
         if self._mass is not None:
-            bound.append(
-                PoolBinding(
-                    names.PAGE_MASS,
-                    names.PAGE_MASS_OUT,
-                    self.shape[:1],
-                    np.dtype(np.float32),
-                    self._mass.address,
-                )
-            )
+            bound.append((mass_tensor(self._zeros.size), self._mass.address))
         return bound
 
     def take_mass(self, pages: NDArray[np.int32]) -> NDArray[np.float32]:
         """The attention that fell on pages (n,) since the last call for them; now it is 0."""
         if self._mass is None:
             return np.zeros(pages.size, np.float32)
-        mass = np.empty(self.shape[0], np.float32)  # a few KiB: one copy, whatever the pages
+        mass = np.empty(self._zeros.size, np.float32)  # a few KiB: one copy, whatever the pages
         self._cuda.copy(mass.ctypes.data, self._mass.address, mass.nbytes)
         self._clear_mass(pages)
         self._cuda.synchronise()
@@ -98,49 +81,67 @@ class DevicePools:
 
     def copy_pages(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
         """Copy pages (n,) to pages (n,), none of which is a source too, in every pool."""
-        for block in self._blocks:
+        for place, block in enumerate(self._blocks):
+            page_bytes = self._page_bytes(place)
             for start, count in _runs(np.stack([source, target])):
                 self._cuda.copy(
-                    self._at(block, target[start]),
-                    self._at(block, source[start]),
-                    count * self._page_bytes,
+                    block.address + int(target[start]) * page_bytes,
+                    block.address + int(source[start]) * page_bytes,
+                    count * page_bytes,
                 )
         self._cuda.synchronise()
 
     def read_pages(
         self, pages: NDArray[np.int32], layers: slice = slice(None)
     ) -> NDArray[np.generic]:
-        """Contents of pages (n,): (num_layers, 2, n, Hk, S, D)."""
-        chosen = range(len(self._blocks) // 2)[layers]
-        contents = np.empty((len(chosen), 2, pages.size, *self.shape[1:]), self.dtype)
-        for index, layer in enumerate(chosen):
-            for part in (0, 1):
-                target = contents[index, part].ctypes.data
-                for start, count in _runs(pages[None]):
-                    self._cuda.copy(
-                        target + start * self._page_bytes,
-                        self._at(self._blocks[2 * layer + part], pages[start]),
-                        count * self._page_bytes,
-                    )
+        """Contents of pages (n,): (num_layers, 2, n, Hk, S, W)."""
+        chosen = range(self._num_parts // 2)[layers]
+        places = [2 * layer + part for layer in chosen for part in (0, 1)]
+        contents = self._read(places, pages)
+        if len(self._tensors) > self._num_parts:
+            scales = self._read([self._num_parts + place for place in places], pages)
+            self._cuda.synchronise()
+            contents = join(contents, scales)
         self._cuda.synchronise()
-        return contents
+        return contents.reshape(len(chosen), 2, pages.size, *contents.shape[2:])
+
+    def _read(self, places: list[int], pages: NDArray[np.int32]) -> NDArray[Any]:
+        """Queue the copies of pages (n,) of tensors of one kind: (len(places), n, …)."""
+        kind = self._tensors[places[0] if places else 0]
+        read = np.empty((len(places), pages.size, *kind.shape[1:]), kind.storage)
+        for place, target in zip(places, read, strict=True):
+            self._move(place, pages, target, read=True)
+        return read
 
     def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
-        """Put contents (num_layers, 2, n, Hk, S, D) into pages (n,)."""
-        wanted = (len(self._blocks) // 2, 2, pages.size, *self.shape[1:])
-        if contents.shape != wanted or contents.dtype != self.dtype:
+        """Put contents (num_layers, 2, n, Hk, S, W) into pages (n,)."""
+        slots, dtype = self._contents
+        wanted = (self._num_parts // 2, 2, pages.size, *slots)
+        if contents.shape != wanted or contents.dtype != dtype:
             raise ExecutorError(
-                f"pages want {wanted} {self.dtype}, got {contents.shape} {contents.dtype}"
+                f"pages want {wanted} {dtype}, got {contents.shape} {contents.dtype}"
             )
-        flat = np.ascontiguousarray(contents).reshape(len(self._blocks), pages.size, -1)
-        for block, content in zip(self._blocks, flat, strict=True):
-            for start, count in _runs(pages[None]):
-                self._cuda.copy(
-                    self._at(block, pages[start]),
-                    content[start:].ctypes.data,
-                    count * self._page_bytes,
-                )
+        kinds: list[NDArray[Any]] = [contents.reshape(self._num_parts, *contents.shape[2:])]
+        if len(self._tensors) > self._num_parts:
+            kinds = list(split(kinds[0]))
+        parts = [part for kind in map(np.ascontiguousarray, kinds) for part in kind]
+        for place, part in enumerate(parts):
+            self._move(place, pages, part, read=False)
         self._cuda.synchronise()
+
+    def _move(
+        self, place: int, pages: NDArray[np.int32], array: NDArray[Any], *, read: bool
+    ) -> None:
+        """Queue the copies of pages (n,) of one tensor into ``array`` (n, …), or out of it."""
+        page_bytes, base = self._page_bytes(place), self._blocks[place].address
+        for start, count in _runs(pages[None]):
+            ours = base + int(pages[start]) * page_bytes
+            theirs = array.ctypes.data + start * page_bytes
+            target, source = (theirs, ours) if read else (ours, theirs)
+            self._cuda.copy(target, source, count * page_bytes)
+
+    def _page_bytes(self, place: int) -> int:
+        return self._tensors[place].num_bytes // self._zeros.size
 
     def free(self) -> None:
         """Give the memory back."""
@@ -149,9 +150,6 @@ class DevicePools:
         if self._mass is not None:
             self._mass.free()
             self._mass = None
-
-    def _at(self, block: Block, page: np.int32) -> int:
-        return block.address + int(page) * self._page_bytes
 
 
 def _runs(rows: NDArray[np.int32]) -> Iterator[tuple[int, int]]:

@@ -52,10 +52,13 @@ def create_decoder(
             signature=signature,
             cross_pools=None if cross is None else cross.pools,
         )
+    columns = min(max_columns or num_pages, num_pages)
     if device == "cuda":
         from edgekv.executors.ort_cuda import OrtCudaDecoder
 
-        return OrtCudaDecoder(path, geometry, num_pages=num_pages, signature=signature)
+        return OrtCudaDecoder(
+            path, geometry, num_pages=num_pages, max_columns=columns, signature=signature
+        )
     from edgekv.executors.tensorrt.open import open_decoder
     from edgekv.executors.tensorrt.profiles import StepLimits
 
@@ -66,7 +69,7 @@ def create_decoder(
         limits=StepLimits(
             num_pages=num_pages,
             page_size=geometry.page_size,
-            max_columns=min(max_columns or num_pages, num_pages),
+            max_columns=columns,
             max_step_tokens=max(max_step_tokens, geometry.page_size),
         ),
         source=_given(engines),

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from edgekv import names
 from edgekv.config import KVGeometry
 from edgekv.errors import ExecutorError
-from edgekv.executors.ort_cpu import make_pool, shared_value
+from edgekv.executors.host_pools import HostPools
+from edgekv.executors.ort_cpu import shared_value
 from edgekv.executors.ort_session import open_graph
 from edgekv.executors.signature import Signature, check_signature
 from edgekv.native import ort_library_path
@@ -66,17 +67,11 @@ class OrtCross:
         if signature is not None:
             check_signature(path.name, signature, found)
         self._binding = self._session.io_binding()
-        shape = (num_pages, geometry.num_kv_heads, geometry.page_size, geometry.head_dim)
-        self.pools: dict[str, NDArray[np.generic]] = {}  # by the names of their graph inputs
-        for layer in range(geometry.num_layers):
-            for takes, gives in (
-                (names.cross_key_pool(layer), names.cross_key_pool_out(layer)),
-                (names.cross_value_pool(layer), names.cross_value_pool_out(layer)),
-            ):
-                self.pools[takes] = make_pool(shape, geometry)
-                value = shared_value(self.pools[takes])
-                self._binding.bind_ortvalue_input(takes, value)
-                self._binding.bind_ortvalue_output(gives, value)
+        self.pools = HostPools(geometry, num_pages, cross=True)
+        for tensor, array in zip(self.pools.tensors, self.pools.arrays, strict=True):
+            value = shared_value(tensor, array)
+            self._binding.bind_ortvalue_input(tensor.source, value)
+            self._binding.bind_ortvalue_output(tensor.target, value)
 
     def write(self, states: NDArray[np.float32], slots: NDArray[np.int32]) -> None:
         """Keys and values of encoder states (L, hidden) into their slots (L,)."""
@@ -90,19 +85,16 @@ class OrtCross:
             raise ExecutorError(f"cross graph failed: {str(error).splitlines()[0]}") from error
 
     def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
-        """Contents of pages, (num_layers, 2, n, Hk, S, D)."""
-        stacked = np.stack([pool[pages] for pool in self.pools.values()])
-        return stacked.reshape(len(self.pools) // 2, 2, *stacked.shape[1:])
+        """Contents of pages, (num_layers, 2, n, Hk, S, W)."""
+        return self.pools.read(pages)
 
     def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
-        """Put contents (num_layers, 2, n, Hk, S, D) into pages."""
-        parts = contents.reshape(-1, *contents.shape[2:])
-        for pool, content in zip(self.pools.values(), parts, strict=True):
-            pool[pages] = content
+        """Put contents (num_layers, 2, n, Hk, S, W) into pages."""
+        self.pools.write(pages, contents)
 
     def close(self) -> None:
         """Give pools and graph back."""
         self._session = None
         self._binding.clear_binding_inputs()
         self._binding.clear_binding_outputs()
-        self.pools.clear()
+        self.pools.free()

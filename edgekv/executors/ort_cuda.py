@@ -1,9 +1,9 @@
 """ONNX Runtime on CUDA: the same graph, the operator's GPU kernels, pools in GPU memory.
 
 Owns: the pools, which are bound by address as graph inputs and outputs at once, so steps write in
-place. Guarantees: what cannot run on the GPU is refused and not moved to the CPU silently; pools
-are taken at construction. A step's small inputs are copied by ONNX Runtime. Does not know
-sequences, bundles or pictures.
+place, and the page table, of which only what has changed travels. Guarantees: what cannot run on
+the GPU is refused and not moved to the CPU silently; pools and table are taken at construction. A
+step's other inputs are copied by ONNX Runtime. Does not know sequences, bundles or pictures.
 """
 
 from __future__ import annotations
@@ -17,9 +17,17 @@ from numpy.typing import NDArray
 
 from edgekv import names
 from edgekv.config import KVGeometry
+from edgekv.errors import ExecutorError
 from edgekv.executors.cuda import Cuda
 from edgekv.executors.device_pools import DevicePools
-from edgekv.executors.ort_session import OrtStep, OrtVision, Providers, open_graph
+from edgekv.executors.device_table import DeviceTable, padded_columns
+from edgekv.executors.ort_session import (
+    OrtStep,
+    OrtVision,
+    Providers,
+    element_type,
+    open_graph,
+)
 from edgekv.executors.signature import Signature, check_signature, decoder_signature
 from edgekv.native import ort_cuda_library_path
 from edgekv.types import StepTables
@@ -61,6 +69,8 @@ class OrtCudaDecoder:
         geometry: KVGeometry,
         *,
         num_pages: int,
+        max_columns: int | None = None,  # pages a sequence may hold, None = all
+        max_rows: int = 8,  # sequences in one step
         signature: Signature | None = None,  # None = what the geometry alone asks for
         place: Place | None = None,  # None = the GPU
     ) -> None:
@@ -69,10 +79,21 @@ class OrtCudaDecoder:
         page_mass = names.PAGE_MASS in found.taken
         signature = signature or decoder_signature(geometry, page_mass=page_mass)
         check_signature(path.name, signature, found)
-        self._step = OrtStep(session, num_rope_axes=geometry.num_rope_axes)
-        self._pools = DevicePools(place.cuda(), geometry, num_pages, page_mass=page_mass)
-        for pool in self._pools.bindings():
-            where = (place.memory, 0, pool.dtype.type, pool.shape, pool.address)
+        axes = geometry.num_rope_axes
+        self._step = OrtStep(session, num_rope_axes=axes, placed=[names.PAGE_TABLE])
+        self._memory, self._cuda = place.memory, place.cuda()
+        self._max_rows, self._max_columns = max_rows, max_columns or num_pages
+        self._pools = DevicePools(self._cuda, geometry, num_pages, page_mass=page_mass)
+        try:
+            self._table = DeviceTable(
+                self._cuda, max_rows=max_rows, max_columns=self._max_columns, width=2 + axes
+            )
+        except BaseException:
+            self._pools.free()
+            raise
+        self._closed = False
+        for pool, address in self._pools.bindings():
+            where = (place.memory, 0, element_type(pool.dtype), pool.shape, address)
             for binding in self._step.bindings:
                 binding.bind_input(pool.source, *where)
                 binding.bind_output(pool.target, *where)
@@ -84,7 +105,25 @@ class OrtCudaDecoder:
         logit_indices: NDArray[np.int64],
     ) -> NDArray[np.float32]:
         """One step; see ``DecoderExecutor.run``. Raises ExecutorError when the graph fails."""
+        self._send(tables.page_table)
         return self._step.run(embeds, tables, logit_indices)
+
+    def _send(self, table: NDArray[np.int32]) -> None:
+        """Have the next step read ``table`` (B, M, 2 + A), on the GPU."""
+        if self._closed:
+            raise ExecutorError("the decoder executor is closed")
+        num_rows, num_columns, width = table.shape
+        if num_rows > self._max_rows or num_columns > self._max_columns:
+            raise ExecutorError(
+                f"a step takes up to {self._max_rows} rows of {self._max_columns} pages, "
+                f"got {num_rows} of {num_columns}"
+            )
+        columns = padded_columns(num_columns, self._max_columns)
+        self._table.send(table, columns)
+        self._cuda.synchronise()  # ONNX Runtime has a stream of its own
+        where = (self._memory, 0, np.int32, (num_rows, columns, width), self._table.address)
+        for binding in self._step.bindings:
+            binding.bind_input(names.PAGE_TABLE, *where)
 
     @property
     def shows_queries(self) -> bool:
@@ -93,6 +132,7 @@ class OrtCudaDecoder:
 
     def queries(self, embeds: NDArray[np.float32], tables: StepTables) -> NDArray[np.float32]:
         """One step for its queries (T, Hq * D); see ``DecoderExecutor.queries``."""
+        self._send(tables.page_table)
         return self._step.queries(embeds, tables)
 
     def take_mass(self, pages: NDArray[np.int32]) -> NDArray[np.float32]:
@@ -114,8 +154,12 @@ class OrtCudaDecoder:
         self._pools.write_pages(pages, contents)
 
     def close(self) -> None:
-        """Give graph and pools back."""
+        """Give graph, table and pools back."""
+        if self._closed:
+            return
+        self._closed = True
         self._step.close()
+        self._table.free()
         self._pools.free()
 
 

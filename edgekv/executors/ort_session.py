@@ -7,7 +7,7 @@ no more memory. Does not know where pools lie, nor what pages are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +26,19 @@ CPU: Providers = {"CPUExecutionProvider": {}}
 _DTYPE_NAMES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(int8)": "int8",
     "tensor(int32)": "int32",
     "tensor(int64)": "int64",
 }
+
+# What the C API calls them: NumPy has no bfloat16.
+_ELEMENT_TYPES = {"float32": 1, "int8": 3, "float16": 10, "bfloat16": 16}
+
+
+def element_type(dtype: str) -> int:
+    """ONNX's number of a pool's dtype."""
+    return _ELEMENT_TYPES[dtype]
 
 
 def open_graph(
@@ -73,12 +83,19 @@ def _reason(error: Exception) -> str:
 class OrtStep:
     """A decoder graph whose pools are bound by its owner."""
 
-    def __init__(self, session: ort.InferenceSession, *, num_rope_axes: int) -> None:
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        *,
+        num_rope_axes: int,
+        placed: Collection[str] = (),  # inputs that its owner binds before each step
+    ) -> None:
         self._session: ort.InferenceSession | None = session
         self._binding = session.io_binding()
         self._query_binding = session.io_binding()  # one that asks for queries, not for logits
         self.shows_queries = any(one.name == names.QUERIES for one in session.get_outputs())
         self._num_rope_axes = num_rope_axes
+        self._placed = frozenset(placed)
         self._page_mass = any(one.name == names.PAGE_MASS for one in session.get_inputs())
         self._num_logits = -1  # rows of the logits that are bound
 
@@ -136,7 +153,8 @@ class OrtStep:
             page_mass=self._page_mass,
         )
         for name, array in feeds.items():
-            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+            if name not in self._placed:
+                binding.bind_cpu_input(name, np.ascontiguousarray(array))
         try:
             self._session.run_with_iobinding(binding)
         except Exception as error:  # onnxruntime raises a dozen unrelated types here

@@ -5,12 +5,13 @@ Owns: the inputs and outputs of every graph, from the geometry. Knows no graph l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgekv import names
 from edgekv.config import AudioSettings, KVGeometry, TileSettings
 from edgekv.errors import ExecutorError
+from edgekv.executors.pool_tensors import pool_tensors
 
 Dims = tuple[int | None, ...]  # None = any size
 Tensors = Mapping[str, tuple[str, Dims]]  # name -> NumPy dtype name, shape
@@ -35,8 +36,6 @@ def decoder_signature(
     """The decoder's; a size of None may be any. ``page_mass``: whether one layer adds it up.
     ``cross``: of pools it only reads."""
     axes = geometry.num_rope_axes
-    pool = (geometry.dtype, (None, geometry.num_kv_heads, None, geometry.head_dim))
-    layers = range(geometry.num_layers)
     taken: dict[str, tuple[str, Dims]] = {
         names.INPUTS_EMBEDS: ("float32", (None, hidden_size)),
         names.POSITION_IDS: ("int64", (None,) if axes <= 1 else (axes, None)),
@@ -48,19 +47,16 @@ def decoder_signature(
         names.QUERY_INDICES: ("int32", (None,)),
     }
     given: dict[str, tuple[str, Dims]] = {names.LOGITS: ("float32", (None, vocab_size))}
-    for name_in, name_out in (
-        (names.key_pool, names.key_pool_out),
-        (names.value_pool, names.value_pool_out),
-    ):
-        taken.update({name_in(layer): pool for layer in layers})
-        given.update({name_out(layer): pool for layer in layers})
+    pools_taken, pools_given = _pools(geometry)
+    taken |= pools_taken
+    given |= pools_given
     if page_mass:
         taken[names.PAGE_MASS] = given[names.PAGE_MASS_OUT] = ("float32", (None,))
         taken[names.MASS_WEIGHTS] = ("float32", (None,))
     if cross is not None:
         taken[names.CROSS_PAGE_TABLE] = ("int32", (None, None, 2))
         taken[names.CROSS_KV_LIMITS] = ("int32", (None,))
-        taken |= _cross_pools(cross, names.cross_key_pool, names.cross_value_pool)
+        taken |= _pools(cross, cross=True)[0]
     return Signature(taken, given)
 
 
@@ -70,17 +66,19 @@ def cross_signature(geometry: KVGeometry, *, num_states: int, hidden_size: int) 
         names.ENCODER_STATES: ("float32", (num_states, hidden_size)),
         names.CROSS_SLOT_MAPPING: ("int32", (num_states,)),
     }
-    return Signature(
-        taken | _cross_pools(geometry, names.cross_key_pool, names.cross_value_pool),
-        _cross_pools(geometry, names.cross_key_pool_out, names.cross_value_pool_out),
-    )
+    pools_taken, pools_given = _pools(geometry, cross=True)
+    return Signature(taken | pools_taken, pools_given)
 
 
-def _cross_pools(
-    geometry: KVGeometry, *by_layer: Callable[[int], str]
-) -> dict[str, tuple[str, Dims]]:
-    pool = (geometry.dtype, (None, geometry.num_kv_heads, None, geometry.head_dim))
-    return {name(layer): pool for name in by_layer for layer in range(geometry.num_layers)}
+def _pools(
+    geometry: KVGeometry, *, cross: bool = False
+) -> tuple[dict[str, tuple[str, Dims]], dict[str, tuple[str, Dims]]]:
+    """Inputs and outputs of any number of pages, of any number of slots."""
+    taken, given = {}, {}
+    for tensor in pool_tensors(geometry, 1, cross=cross):
+        open_dims: Dims = (None, tensor.shape[1], None, *tensor.shape[3:])
+        taken[tensor.source] = given[tensor.target] = (tensor.dtype, open_dims)
+    return taken, given
 
 
 def encoder_signature(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import onnx_ir as ir
@@ -32,9 +32,10 @@ from edgekv.config import KVDtype, KVGeometry
 from edgekv.errors import BundleError
 from edgekv.export.attention import LayerCall, use_paged_attention
 from edgekv.export.cross import export_cross, export_encoder
-from edgekv.export.decoder import DecoderPlan, export_decoder, set_pool_dtype
+from edgekv.export.decoder import DecoderPlan, export_decoder
 from edgekv.export.families import CrossPart, Parts, load_parts
 from edgekv.export.graph import tidy
+from edgekv.export.pools import set_pool_dtype
 from edgekv.export.probe import Probe, fixed_context, freeze_frequencies, probe_attention
 from edgekv.export.prompt import generation_defaults, write_prompt_files
 from edgekv.export.queries import expose_queries
@@ -42,7 +43,6 @@ from edgekv.export.source import open_source
 from edgekv.export.vision import export_vision
 from edgekv.export.weights import store_weights
 
-_KV_DTYPES: tuple[KVDtype, ...] = ("float16", "float32")
 _EXTERNAL_FROM_BYTES = 1024  # smaller tensors stay inside the .onnx file
 
 
@@ -236,7 +236,7 @@ def _save_by_kv_dtype(
     first = f"{name}.onnx"
     _save(graph, folder, first, weights)
     files: dict[str, str] = {dtype: first}
-    for other in _KV_DTYPES:
+    for other in get_args(KVDtype):
         if other not in files:
             files[other] = f"{name}.{other}-kv.onnx"
             again = ir.load(folder / first)  # its weights stay references into the .data file

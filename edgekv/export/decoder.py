@@ -19,13 +19,12 @@ import onnx_ir as ir
 import torch
 
 from edgekv import names
-from edgekv.config import KVDtype, KVGeometry, Rotation
+from edgekv.config import KVGeometry, Rotation
 from edgekv.errors import BundleError
 from edgekv.export.attention import STATE, CrossModules, CrossState, PagedState, Tables
 from edgekv.export.probe import batch_of_one
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16}
-_ONNX_DTYPES = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16}
 _POOL_PREFIXES = ("key_pool", "value_pool", "cross_key_pool", "cross_value_pool")
 _AUTO = torch.export.Dim.DYNAMIC
 # Example sizes, all different so that no two open dimensions can be taken for one.
@@ -124,13 +123,6 @@ def export_decoder(plan: DecoderPlan, opset: int) -> ir.Model:
     _name_tensors(graph_model.graph, plan)
     _name_dims(graph_model)
     return graph_model
-
-
-def set_pool_dtype(model: ir.Model, dtype: KVDtype) -> None:
-    """Change what the pools of a decoder graph hold; nothing but the operator touches them."""
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        if (value.name or "").startswith(_POOL_PREFIXES):
-            value.type = ir.TensorType(_ONNX_DTYPES[dtype])
 
 
 def trace(

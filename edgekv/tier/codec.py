@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.config import KVGeometry
+from edgekv.config import KVDtype, KVGeometry
+from edgekv.contents import narrow, slot_shape, storage_dtype, widen
 
 TierFormat = Literal["int8", "int4-values", "exact"]
 _LEVELS = {8: 127, 4: 7}  # a scale is the largest number over this
@@ -28,18 +29,19 @@ def checked_format(name: str) -> TierFormat:
 
 
 class Codec:
-    """Pages (n, L, 2, Hk, S, D) of up to ``max_pages`` <-> ``payload_bytes`` bytes."""
+    """Contents of pages (n, L, 2, Hk, S, W) of up to ``max_pages`` <-> ``payload_bytes`` bytes."""
 
     def __init__(self, geometry: KVGeometry, max_pages: int, tier_format: TierFormat) -> None:
-        if geometry.dtype not in ("float32", "float16"):
-            raise ValueError(f"a tier keeps float32 and float16 pages, got {geometry.dtype}")
         if tier_format == "int4-values" and geometry.head_dim % 2:
             raise ValueError(f"int4 values need an even head dimension, got {geometry.head_dim}")
         self.max_pages = max_pages
-        self._dtype = np.dtype(geometry.dtype)
+        self._kv_dtype: KVDtype = geometry.dtype
         layers, heads, slots = geometry.num_layers, geometry.num_kv_heads, geometry.page_size
         self._shape = (layers, heads, slots, geometry.head_dim)  # of the keys of one page
-        self._format: TierFormat = tier_format
+        # int8 pools hold just what the format would make of them.
+        already = geometry.dtype == tier_format == "int8"
+        self._format: TierFormat = "exact" if already else tier_format
+        self._slots = slot_shape(geometry)
         self._fields = self._layout()
         self.payload_bytes = max_pages * self._fields.itemsize
         self._wide = np.empty((layers, 2, heads, slots, geometry.head_dim), np.float32)
@@ -48,7 +50,8 @@ class Codec:
         """One page of a record."""
         *outer, dim = self._shape
         if self._format == "exact":
-            return np.dtype([("pages", self._dtype, (outer[0], 2, *outer[1:], dim))])
+            storage = storage_dtype(self._kv_dtype)
+            return np.dtype([("pages", storage, (outer[0], 2, *self._slots))])
         packed = dim // 2 if self._format == "int4-values" else dim
         values = np.uint8 if self._format == "int4-values" else np.int8
         return np.dtype(
@@ -60,7 +63,7 @@ class Codec:
         )
 
     def encode(self, pages: NDArray[Any], payload: NDArray[np.uint8]) -> None:
-        """Write pages (n, L, 2, Hk, S, D) into ``payload`` (payload_bytes,); the rest is zeros.
+        """Write contents (n, L, 2, Hk, S, W) into ``payload`` (payload_bytes,); the rest is zeros.
 
         Slots without a token should be zeros: their numbers are written like any others.
         """
@@ -71,7 +74,7 @@ class Codec:
                 row["pages"] = page
                 continue
             wide = self._wide
-            wide[:] = page
+            wide[:] = widen(page, self._kv_dtype)
             largest = np.abs(wide).max(axis=-1)  # (L, 2, Hk, S)
             levels = np.array([_LEVELS[8], self._value_levels], np.float32)[:, None, None]
             scales = largest / levels
@@ -82,18 +85,19 @@ class Codec:
             row["values"] = _pack(wide[:, 1]) if self._format == "int4-values" else wide[:, 1]
 
     def decode(self, payload: NDArray[np.uint8], num_pages: int) -> NDArray[np.generic]:
-        """Pages (num_pages, L, 2, Hk, S, D) in the KV dtype from ``payload`` (payload_bytes,)."""
+        """Contents (num_pages, L, 2, Hk, S, W) from ``payload`` (payload_bytes,)."""
         rows = payload.view(self._fields)[:num_pages]
         if self._format == "exact":
             whole: NDArray[np.generic] = rows["pages"].copy()
             return whole
         layers, *rest = self._shape
-        pages = np.empty((num_pages, layers, 2, *rest), self._dtype)
+        directly = self._kv_dtype in ("float16", "float32")
+        pages = np.empty((num_pages, layers, 2, *rest), self._kv_dtype if directly else np.float32)
         scales = rows["scales"][..., None]
         np.multiply(rows["keys"], scales[:, :, 0], out=pages[:, :, 0], casting="same_kind")
         values = _unpack(rows["values"]) if self._format == "int4-values" else rows["values"]
         np.multiply(values, scales[:, :, 1], out=pages[:, :, 1], casting="same_kind")
-        return pages
+        return narrow(pages, self._kv_dtype)
 
     @property
     def _value_levels(self) -> int:

@@ -25,6 +25,7 @@ from edgekv.cache import Sequence, SequenceState
 from edgekv.cache.segments import FRAME_CODE, segment_dtype
 from edgekv.checks import path_of, whole
 from edgekv.config import Rotation, format_bytes
+from edgekv.contents import widen
 from edgekv.errors import TierError
 from edgekv.memory import available_bytes
 from edgekv.tier.codec import Codec, TierFormat, checked_format
@@ -208,7 +209,8 @@ class Tier:
             frame[name] = row[name]
         frame["written"] = written[0]
         keys = pages[:, self.plan.layer, 0]
-        record["summary"] = mean_keys(keys, num_tokens, written[0], self.plan.rotation)
+        wide = widen(keys, self.plan.model.geometry.dtype)
+        record["summary"] = mean_keys(wide, num_tokens, written[0], self.plan.rotation)
         self._codec.encode(pages, record["payload"])
         try:
             number = self._file.append()

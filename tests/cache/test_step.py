@@ -36,9 +36,7 @@ def test_the_tables_of_a_mixed_step() -> None:
     assert step.copies.tolist() == []
     assert t.cross is None
     dtypes = {name: getattr(t, name).dtype for name in ARRAYS}
-    assert t.row_sequences.tolist() == [first.id, second.id]
-    assert t.row_changed.tolist() == [3, 0]
-    assert dtypes.pop("position_ids") == dtypes.pop("row_sequences") == np.int64
+    assert dtypes.pop("position_ids") == np.int64
     assert dtypes.pop("mass_weights") == np.float32
     assert set(dtypes.values()) == {np.dtype(np.int32)}
 

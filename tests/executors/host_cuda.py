@@ -1,7 +1,7 @@
 """A GPU made of host memory, and TensorRT's context played by ONNX Runtime.
 
-Owns: a stream that does nothing until somebody waits, as a real one may: whoever overwrites a
-buffer before its upload ran gets wrong numbers here. A recorded graph keeps the addresses and
+Owns: a stream that does nothing until somebody waits, as a real one may; that a buffer of the host
+was overwritten before the copy from it ran, is an error. A recorded graph keeps the addresses and
 shapes it was recorded with.
 """
 
@@ -18,11 +18,17 @@ import onnxruntime as ort
 from edgekv import names, native
 from edgekv.errors import ExecutorError
 from edgekv.executors.cuda import Block, DeviceInfo, MemoryKind
+from edgekv.executors.ort_session import element_type
 from edgekv.executors.signature import Signature
 from edgekv.executors.tensorrt.profiles import Dims, Profile
 
 Work = Callable[[], object]
-_DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16"}
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(int8)": "int8",
+}
 ALIGNMENT = 256  # of CUDA's allocations
 
 
@@ -48,6 +54,7 @@ class HostCuda:
         self.info = DeviceInfo("Host GPU", (8, 7), integrated, limit)
         self.queue: list[Work] = []
         self.blocks: dict[int, np.ndarray[Any, Any]] = {}
+        self._device_blocks: dict[int, int] = {}  # address, bytes
         self.copied: list[int] = []  # bytes of each copy that was queued
         self.num_launches = 0
         self.num_graphs = 0
@@ -61,6 +68,8 @@ class HostCuda:
         memory = raw[start : start + num_bytes]
         address = memory.ctypes.data
         self.blocks[address] = memory
+        if kind == "device":
+            self._device_blocks[address] = num_bytes
         return Block(
             address, memory if kind == "host" else None, num_bytes, lambda: self._free(address)
         )
@@ -68,10 +77,21 @@ class HostCuda:
     def _free(self, address: int) -> None:
         assert not self.queue, "freed while work was queued"
         del self.blocks[address]
+        self._device_blocks.pop(address, None)
 
     def copy(self, target: int, source: int, num_bytes: int) -> None:
         self.copied.append(num_bytes)
-        self.queue.append(lambda: ctypes.memmove(target, source, num_bytes))
+        inside = (
+            start <= source < start + size for start, size in self._device_blocks.items()
+        )  # what work in front of the copy may write
+        before = None if any(inside) else ctypes.string_at(source, num_bytes)
+
+        def run() -> None:
+            now = ctypes.string_at(source, num_bytes)
+            assert before is None or now == before, "overwritten before it was copied"
+            ctypes.memmove(target, source, num_bytes)
+
+        self.queue.append(run)
 
     def capture(self, work: Work) -> HostGraph:
         before, self.queue = self.queue, []
@@ -133,13 +153,13 @@ class HostContext:
         for name, (dtype, _) in self._signature.taken.items():
             view = view_at(addresses[name], shapes[name], dtype)
             views.append(view)
-            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(view))
+            binding.bind_ortvalue_input(name, _shared(view, dtype))
         for one in self._session.get_outputs():
             name, dtype = one.name, _DTYPES[one.type]
             shape = shapes.get(name.replace("_out", "")) or self._result_shape(one, shapes)
             view = view_at(addresses[name], shape, dtype)
             views.append(view)
-            binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(view))
+            binding.bind_ortvalue_output(name, _shared(view, dtype))
         self._session.run_with_iobinding(binding)
 
     def _result_shape(self, result: ort.NodeArg, shapes: dict[str, Dims]) -> Dims:
@@ -151,8 +171,14 @@ class HostContext:
         return (shapes[rows_like[result.name]][0], *result.shape[1:])
 
 
+def _shared(view: np.ndarray[Any, Any], dtype: str) -> ort.OrtValue:
+    if dtype == "bfloat16":
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(view, element_type(dtype))
+    return ort.OrtValue.ortvalue_from_numpy(view)
+
+
 def view_at(address: int, shape: Dims, dtype: str) -> np.ndarray[Any, Any]:
-    """The array that lies at ``address``."""
-    num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = (ctypes.c_uint8 * num_bytes).from_address(address)
-    return np.frombuffer(raw, dtype).reshape(shape)
+    """The array that lies at ``address``; bfloat16 as its bits."""
+    kind = np.dtype("uint16" if dtype == "bfloat16" else dtype)
+    raw = (ctypes.c_uint8 * (int(np.prod(shape)) * kind.itemsize)).from_address(address)
+    return np.frombuffer(raw, kind).reshape(shape)

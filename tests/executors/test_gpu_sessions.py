@@ -14,6 +14,7 @@ import edgekv
 from edgekv import native
 from edgekv.bundle import Bundle
 from edgekv.cache import PageCache
+from edgekv.config import KVDtype
 from edgekv.executors.base import DecoderExecutor, VisionExecutor
 from edgekv.executors.device_pools import DevicePools
 from edgekv.executors.ort_cpu import OrtDecoder, OrtVision
@@ -29,10 +30,12 @@ from tests.executors.host_cuda import HostContext, HostCuda
 
 NUM_PAGES = 22  # full after some ten frames
 Executors = tuple[DecoderExecutor, VisionExecutor]
+Make = Callable[[Bundle, KVDtype], Executors]
 
 
-def on_tensorrt(bundle: Bundle) -> Executors:
-    cuda, manifest, geometry = HostCuda(integrated=True), bundle.manifest, bundle.geometry
+def on_tensorrt(bundle: Bundle, kv_dtype: KVDtype) -> Executors:
+    cuda, manifest = HostCuda(integrated=True), bundle.manifest
+    path, geometry = bundle.decoder_path_for(kv_dtype), bundle.geometry_for(kv_dtype)
     signature = decoder_signature(
         geometry,
         hidden_size=manifest.hidden_size,
@@ -43,8 +46,8 @@ def on_tensorrt(bundle: Bundle) -> Executors:
     decode, prefill = decoder_profiles(signature, limits)
     decoder = TensorRTDecoder(
         (
-            HostContext(bundle.decoder_path, signature, decode, cuda),
-            HostContext(bundle.decoder_path, signature, prefill, cuda),
+            HostContext(path, signature, decode, cuda),
+            HostContext(path, signature, prefill, cuda),
         ),
         (decode, prefill),
         cuda,
@@ -75,26 +78,32 @@ def _vision_signature(bundle: Bundle) -> Signature:
     )
 
 
-def on_ort_cuda(bundle: Bundle) -> Executors:
+def on_ort_cuda(bundle: Bundle, kv_dtype: KVDtype) -> Executors:
     place = Place(CPU, "cpu", native.ort_library_path, HostCuda)
-    decoder = OrtCudaDecoder(bundle.decoder_path, bundle.geometry, num_pages=NUM_PAGES, place=place)
+    path, geometry = bundle.decoder_path_for(kv_dtype), bundle.geometry_for(kv_dtype)
+    decoder = OrtCudaDecoder(path, geometry, num_pages=NUM_PAGES, place=place)
     return decoder, OrtVision(bundle.path / "vision.onnx", num_threads=1)
 
 
-def on_cpu(bundle: Bundle) -> Executors:
-    return OrtDecoder(
-        bundle.decoder_path, bundle.geometry, num_pages=NUM_PAGES, num_threads=1
-    ), OrtVision(bundle.path / "vision.onnx", num_threads=1)
+def on_cpu(bundle: Bundle, kv_dtype: KVDtype) -> Executors:
+    path, geometry = bundle.decoder_path_for(kv_dtype), bundle.geometry_for(kv_dtype)
+    return OrtDecoder(path, geometry, num_pages=NUM_PAGES, num_threads=1), OrtVision(
+        bundle.path / "vision.onnx", num_threads=1
+    )
 
 
-def model_of(bundle: Bundle, executors: Executors) -> edgekv.Model:
-    manifest = bundle.manifest
+def model_of(bundle: Bundle, kv_dtype: KVDtype, make: Make) -> edgekv.Model:
+    manifest, geometry, executors = (
+        bundle.manifest,
+        bundle.geometry_for(kv_dtype),
+        make(bundle, kv_dtype),
+    )
     cache = PageCache(
-        bundle.geometry,
+        geometry,
         NUM_PAGES,
         max_pages=manifest.max_context_tokens,
         max_positions=manifest.max_context_tokens,
-        identity=repr(model_identity(bundle, bundle.geometry)).encode(),
+        identity=repr(model_identity(bundle, geometry)).encode(),
     )
     runner = Runner(executors[0], cache)
     return edgekv.Model(bundle, "cpu", runner, InputEncoder(bundle, executors[1]))
@@ -120,15 +129,18 @@ def life(model: edgekv.Model, retain: str, file: Path) -> list[NDArray[np.float3
     return said
 
 
-@pytest.mark.parametrize("retain", ["window", "novelty"])
+@pytest.mark.parametrize(
+    ("kv_dtype", "retain"),
+    [("float16", "window"), ("float16", "novelty"), ("int8", "novelty"), ("bfloat16", "novelty")],
+)
 @pytest.mark.parametrize("make", [on_tensorrt, on_ort_cuda])
 def test_a_session_says_the_same_as_on_the_cpu(
-    bundle_path: Path, tmp_path: Path, make: Callable[[Bundle], Executors], retain: str
+    bundle_path: Path, tmp_path: Path, make: Make, kv_dtype: KVDtype, retain: str
 ) -> None:
     bundle = Bundle.open(bundle_path)
-    with model_of(bundle, make(bundle)) as model:
+    with model_of(bundle, kv_dtype, make) as model:
         ours = life(model, retain, tmp_path / "a")
-    with model_of(bundle, on_cpu(bundle)) as model:
+    with model_of(bundle, kv_dtype, on_cpu) as model:
         theirs = life(model, retain, tmp_path / "b")
     assert len(ours) == len(theirs) == 7
     for mine, other in zip(ours, theirs, strict=True):

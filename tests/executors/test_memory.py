@@ -7,7 +7,8 @@ import pytest
 
 from edgekv.errors import BudgetError, ExecutorError
 from edgekv.executors.cuda import DeviceInfo
-from edgekv.executors.tensorrt.memory import Twin, check_build, choose_sharing
+from edgekv.executors.tensorrt.memory import check_build
+from edgekv.executors.twin import Twin, choose_sharing
 from tests.executors.host_cuda import HostCuda
 
 GIB = 2**30
@@ -46,6 +47,17 @@ def test_a_mapped_twin_is_the_same_memory() -> None:
     twin.upload(0, 64)
     twin.download(64)
     assert not cuda.copied
+
+
+def test_a_buffer_that_is_written_too_early_does_not_pass() -> None:
+    """So that every test over this GPU would fail if a step were sent before the last one ran."""
+    cuda = HostCuda()
+    twin = Twin(cuda, 64, mapped=False)
+    twin.host[:] = 1
+    twin.upload(0, 64)
+    twin.host[5] = 2
+    with pytest.raises(AssertionError, match="overwritten before it was copied"):
+        cuda.synchronise()
 
 
 def test_half_a_twin_is_none() -> None:

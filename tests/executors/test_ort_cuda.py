@@ -4,8 +4,9 @@ pools in the memory of a GPU made of host memory. Against the CPU executor: the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from edgekv import native
 from edgekv.bundle import Bundle
 from edgekv.cache import PageCache
+from edgekv.config import KVDtype
 from edgekv.errors import ExecutorError
 from edgekv.executors.base import DecoderExecutor
 from edgekv.executors.ort_cpu import OrtDecoder
@@ -36,22 +38,25 @@ def cuda() -> HostCuda:
 
 @pytest.fixture
 def decoder(bundle: Bundle, cuda: HostCuda) -> Iterator[OrtCudaDecoder]:
+    made = make(bundle, cuda)
+    yield made
+    made.close()
+
+
+def make(
+    bundle: Bundle, cuda: HostCuda, kv_dtype: KVDtype | None = None, **options: int
+) -> OrtCudaDecoder:
+    path, geometry = bundle.decoder_path_for(kv_dtype), bundle.geometry_for(kv_dtype)
     place = Place(CPU, "cpu", native.ort_library_path, lambda: cuda)
-    made = OrtCudaDecoder(bundle.decoder_path, bundle.geometry, num_pages=NUM_PAGES, place=place)
-    yield made
-    made.close()
+    return OrtCudaDecoder(path, geometry, num_pages=NUM_PAGES, place=place, **options)
 
 
-@pytest.fixture
-def other(bundle: Bundle) -> Iterator[OrtDecoder]:
-    made = OrtDecoder(bundle.decoder_path, bundle.geometry, num_pages=NUM_PAGES)
-    yield made
-    made.close()
-
-
-def fed(decoder: DecoderExecutor, bundle: Bundle) -> list[np.ndarray[Any, Any]]:
+def fed(
+    decoder: DecoderExecutor, bundle: Bundle, kv_dtype: KVDtype | None = None
+) -> list[np.ndarray[Any, Any]]:
     """Logits of a few pieces, one of them on a fork that copies a page."""
-    runner = Runner(decoder, PageCache(bundle.geometry, NUM_PAGES, max_positions=528))
+    geometry = bundle.geometry_for(kv_dtype)
+    runner = Runner(decoder, PageCache(geometry, NUM_PAGES, max_positions=528))
     sequence = runner.cache.open()
     rng = np.random.default_rng(0)
 
@@ -66,13 +71,41 @@ def fed(decoder: DecoderExecutor, bundle: Bundle) -> list[np.ndarray[Any, Any]]:
     return logits
 
 
-def test_same_bits_as_on_the_cpu(
-    decoder: OrtCudaDecoder, other: OrtDecoder, bundle: Bundle
+@pytest.mark.parametrize("kv_dtype", get_args(KVDtype))
+def test_same_bits_as_on_the_cpu(bundle: Bundle, cuda: HostCuda, kv_dtype: KVDtype) -> None:
+    path, geometry = bundle.decoder_path_for(kv_dtype), bundle.geometry_for(kv_dtype)
+    with (
+        closing(make(bundle, cuda, kv_dtype)) as decoder,
+        closing(OrtDecoder(path, geometry, num_pages=NUM_PAGES)) as other,
+    ):
+        *logits, pages = fed(decoder, bundle, kv_dtype)
+        *wanted, other_pages = fed(other, bundle, kv_dtype)
+    np.testing.assert_array_equal(logits, wanted)
+    written = other_pages.view(np.uint8) != 0  # the others were never written: NaN here
+    np.testing.assert_array_equal(
+        pages.view(np.uint8)[written], other_pages.view(np.uint8)[written]
+    )
+    assert written.mean() > 0.4
+
+
+def test_only_what_changed_of_the_table_travels(
+    decoder: OrtCudaDecoder, cuda: HostCuda, bundle: Bundle
 ) -> None:
-    for ours, theirs in zip(fed(decoder, bundle), fed(other, bundle), strict=True):
-        valid = ours == ours  # slots that were never written: NaN here, zeros there
-        np.testing.assert_array_equal(ours[valid], theirs[valid])
-        assert valid.mean() > 0.5
+    runner = Runner(decoder, PageCache(bundle.geometry, NUM_PAGES, max_positions=528))
+    sequence = runner.cache.open()
+    runner.feed(sequence, "answer", bundle.embed([1] * 60))
+    entry_bytes = 4 * (2 + bundle.geometry.num_rope_axes)
+    for _ in range(3):
+        cuda.copied.clear()
+        runner.feed(sequence, "answer", bundle.embed([1]), extend=True)
+        assert cuda.copied == [entry_bytes]  # the last page holds a token more
+
+
+def test_a_step_beyond_the_table_is_refused(bundle: Bundle, cuda: HostCuda) -> None:
+    with closing(make(bundle, cuda, max_columns=2)) as decoder:
+        runner = Runner(decoder, PageCache(bundle.geometry, NUM_PAGES, max_positions=528))
+        with pytest.raises(ExecutorError, match="up to 8 rows of 2 pages, got 1 of 3"):
+            runner.feed(runner.cache.open(), "text", bundle.embed([1] * 40))
 
 
 def test_steps_write_in_place(decoder: OrtCudaDecoder, cuda: HostCuda, bundle: Bundle) -> None:
@@ -91,11 +124,12 @@ def test_closed(decoder: OrtCudaDecoder, cuda: HostCuda, bundle: Bundle) -> None
 
 
 def test_too_little_memory(bundle: Bundle) -> None:
-    cuda = HostCuda(limit=100_000)
-    place = Place(CPU, "cpu", native.ort_library_path, lambda: cuda)
-    with pytest.raises(ExecutorError, match="allocating"):
-        OrtCudaDecoder(bundle.decoder_path, bundle.geometry, num_pages=NUM_PAGES, place=place)
-    assert not cuda.blocks
+    make(bundle, enough := HostCuda())
+    for limit in (100_000, sum(block.nbytes for block in enough.blocks.values()) - 1):
+        cuda = HostCuda(limit=limit)
+        with pytest.raises(ExecutorError, match="allocating"):
+            make(bundle, cuda)
+        assert not cuda.blocks
 
 
 def test_no_silent_fall_back_to_the_cpu(bundle_path: Path) -> None:

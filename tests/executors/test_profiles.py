@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from edgekv import names
 from edgekv.config import KVGeometry
 from edgekv.errors import ExecutorError
+from edgekv.executors.device_table import power_of_two
 from edgekv.executors.feeds import step_feeds
 from edgekv.executors.signature import decoder_signature, vision_signature
-from edgekv.executors.tensorrt.bindings import step_shapes, update_table
+from edgekv.executors.tensorrt.bindings import step_shapes
 from edgekv.executors.tensorrt.profiles import (
     StepLimits,
     decoder_profiles,
-    power_of_two,
     vision_profile,
 )
 from edgekv.types import StepTables
@@ -103,22 +103,3 @@ def test_limits_must_be_positive() -> None:
 def test_pictures_come_one_at_a_time() -> None:
     signature = vision_signature(height=64, width=96, tokens_per_image=16, hidden_size=32)
     assert vision_profile(signature).ranges[names.PIXEL_VALUES].all == ((1, 3, 64, 96),) * 3
-
-
-@given(st.data())
-def test_table_updates_keep_the_copy_whole(data: st.DataObject) -> None:
-    """Whatever tables follow each other, sending the named bytes only keeps a copy up to date."""
-    host = np.full(4 * 32 * 3 * 4, 0xFF, np.uint8)
-    device = host.copy()
-    for _ in range(data.draw(st.integers(1, 6), "steps")):
-        rows, columns = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 32))
-        filled = data.draw(st.integers(1, columns))
-        seed = data.draw(st.integers(0, 3))
-        table = np.random.default_rng(seed).integers(0, 3, (rows, filled, 3), np.int32)
-        start, end = update_table(host, table, columns)
-        device[start:end] = host[start:end]
-        np.testing.assert_array_equal(device, host)
-        sent = device[: rows * columns * 12].view(np.int32).reshape(rows, columns, 3)
-        np.testing.assert_array_equal(sent[:, :filled], table)
-        assert (sent[:, filled:, 0] == -1).all()
-        assert update_table(host, table, columns) == (0, 0)

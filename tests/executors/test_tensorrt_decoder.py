@@ -15,6 +15,8 @@ import pytest
 
 from edgekv.bundle import Bundle
 from edgekv.cache import PageCache
+from edgekv.config import KVDtype, KVGeometry
+from edgekv.contents import slot_shape
 from edgekv.errors import ExecutorError
 from edgekv.executors.base import DecoderExecutor
 from edgekv.executors.device_pools import DevicePools
@@ -38,6 +40,7 @@ class Rig:
     decoder: TensorRTDecoder
     other: OrtDecoder
     bundle: Bundle
+    geometry: KVGeometry
     released: list[str]
 
     def runners(self) -> tuple[Runner, Runner]:
@@ -45,12 +48,14 @@ class Rig:
         return self.runner(self.decoder), self.runner(self.other)
 
     def runner(self, decoder: DecoderExecutor) -> Runner:
-        cache = PageCache(self.bundle.geometry, NUM_PAGES, max_positions=528)
+        cache = PageCache(self.geometry, NUM_PAGES, max_positions=528)
         return Runner(decoder, cache, max_step_tokens=64)
 
 
-def make(bundle: Bundle, cuda: HostCuda, released: list[str]) -> tuple[Any, TensorRTDecoder]:
-    manifest, geometry = bundle.manifest, bundle.geometry
+def make(
+    bundle: Bundle, cuda: HostCuda, released: list[str], kv_dtype: KVDtype | None = None
+) -> tuple[Any, TensorRTDecoder]:
+    manifest, geometry = bundle.manifest, bundle.geometry_for(kv_dtype)
     signature = decoder_signature(
         geometry,
         hidden_size=manifest.hidden_size,
@@ -60,7 +65,8 @@ def make(bundle: Bundle, cuda: HostCuda, released: list[str]) -> tuple[Any, Tens
     limits = StepLimits(NUM_PAGES, geometry.page_size, NUM_PAGES, max_step_tokens=64, max_rows=2)
     profiles = decoder_profiles(signature, limits)
     contexts = tuple(
-        HostContext(bundle.decoder_path, signature, profile, cuda) for profile in profiles
+        HostContext(bundle.decoder_path_for(kv_dtype), signature, profile, cuda)
+        for profile in profiles
     )
     decoder = TensorRTDecoder(
         contexts,  # type: ignore[arg-type]
@@ -76,15 +82,27 @@ def make(bundle: Bundle, cuda: HostCuda, released: list[str]) -> tuple[Any, Tens
     return contexts, decoder
 
 
-@pytest.fixture(params=[False, True], ids=["discrete", "integrated"])
-def rig(request: pytest.FixtureRequest, bundle_path: Path) -> Iterator[Rig]:
+def made_rig(bundle_path: Path, kv_dtype: KVDtype | None, *, integrated: bool) -> Iterator[Rig]:
     bundle, released = Bundle.open(bundle_path), list[str]()
-    cuda = HostCuda(integrated=request.param)
-    contexts, decoder = make(bundle, cuda, released)
-    other = OrtDecoder(bundle.decoder_path, bundle.geometry, num_pages=NUM_PAGES, num_threads=1)
-    yield Rig(cuda, contexts, decoder, other, bundle, released)
+    geometry = bundle.geometry_for(kv_dtype)
+    cuda = HostCuda(integrated=integrated)
+    contexts, decoder = make(bundle, cuda, released, kv_dtype)
+    path = bundle.decoder_path_for(kv_dtype)
+    other = OrtDecoder(path, geometry, num_pages=NUM_PAGES, num_threads=1)
+    yield Rig(cuda, contexts, decoder, other, bundle, geometry, released)
     decoder.close()
     other.close()
+
+
+@pytest.fixture(params=[False, True], ids=["discrete", "integrated"])
+def rig(request: pytest.FixtureRequest, bundle_path: Path) -> Iterator[Rig]:
+    yield from made_rig(bundle_path, None, integrated=request.param)
+
+
+@pytest.fixture(params=["bfloat16", "int8"])
+def narrow_rig(request: pytest.FixtureRequest, bundle_path: Path) -> Iterator[Rig]:
+    """Pools that NumPy has no dtype for, or that have scales beside them."""
+    yield from made_rig(bundle_path, request.param, integrated=False)
 
 
 def embeds(bundle: Bundle, num_tokens: int, seed: int) -> np.ndarray[Any, Any]:
@@ -197,10 +215,20 @@ def test_queries(rig: Rig) -> None:
 
 
 def test_pages_travel(rig: Rig) -> None:
+    pages_travel(rig)
+
+
+def test_pools_of_other_dtypes(narrow_rig: Rig) -> None:
+    """Steps write and read them in place, and pages move with their scales."""
+    same_logits(narrow_rig, [5, 64, 1, 1, 1, 33])
+    pages_travel(narrow_rig)
+
+
+def pages_travel(rig: Rig) -> None:
     same_logits(rig, [40, 1, 1])
     pages = np.array([3, 4, 5, 11, 0], np.int32)
     contents = rig.decoder.read_pages(pages)
-    assert contents.shape[:3] == (rig.bundle.geometry.num_layers, 2, 5)
+    assert contents.shape == (rig.geometry.num_layers, 2, 5, *slot_shape(rig.geometry))
     np.testing.assert_array_equal(rig.decoder.read_pages(pages, slice(1, 3)), contents[1:3])
     other_pages = np.array([40, 20, 21, 22, 30], np.int32)
     rig.decoder.write_pages(other_pages, contents)

@@ -104,3 +104,20 @@ def test_many_questions_one_encoder_run_one_copy(hearing: Any, num_questions: in
         assert len(answers) == 1
         assert session.stats().cross == before
         assert before.live == 4  # pages of 50 states
+
+
+@pytest.mark.parametrize("kv_dtype", ["bfloat16", "int8"])
+def test_cross_pools_of_other_dtypes(llama: tuple[Any, Any], seeing: Any, kv_dtype: Any) -> None:
+    """Written by one graph, read by the other; int8 with its scales."""
+    with (
+        edgekv.load(llama[0].path, kv_budget="1MiB", kv_dtype=kv_dtype, num_threads=1) as model,
+        model.session() as session,
+        seeing.session() as other,
+    ):
+        said = []
+        for one in (session, other):
+            one.push(picture(0), 0.0)
+            logits = one.logits("What is it?")
+            said.append(logits[np.isfinite(logits)])  # the picture's own token is ruled out
+    difference = np.abs(said[0] - said[1]).max()
+    assert 0 < difference < 0.05 * np.ptp(said[1])

@@ -41,6 +41,7 @@ from edgekv.executors.tensorrt.build import (  # noqa: E402 - after the stand-in
     BuildOptions,
     Log,
     build_engine,
+    create_network,
     load_plugins,
     network_signature,
     refused_nodes,
@@ -81,7 +82,7 @@ def signatures(bundle: Bundle) -> tuple[Signature, Signature]:
 
 
 def parsed(graph: Path) -> Signature:
-    network = trt.Builder(log := Log()).create_network(0)
+    network = create_network(trt.Builder(log := Log()))
     parser = trt.OnnxParser(network, log)
     assert parser.parse_from_file(str(graph)), parser.get_error(0).desc()
     return network_signature(network)

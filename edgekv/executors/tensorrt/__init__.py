@@ -1,6 +1,6 @@
 """TensorRT: the only package that imports it.
 
 ``profiles`` says which shapes engines are built for, ``build`` makes them, ``engine_cache`` keeps
-them, ``bindings`` lays a step out in memory, ``memory`` holds it, ``decoder`` and ``vision`` run it
-over a small CUDA (``edgekv.executors.cuda``), ``open`` puts everything together.
+them, ``bindings`` lays a step out, ``memory`` says what a build takes, ``decoder`` and ``vision``
+run it over a small CUDA (``edgekv.executors.cuda``), ``open`` puts everything together.
 """

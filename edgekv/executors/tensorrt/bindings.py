@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv import names
-from edgekv.executors.tensorrt.profiles import Dims, power_of_two
+from edgekv.executors.device_table import padded_columns
+from edgekv.executors.tensorrt.profiles import Dims
 
 _ALIGNMENT = 256  # what CUDA's own allocations are aligned to
-_LEAST_COLUMNS = 16  # narrower page tables are padded to this
 
 # What the graph reads once, and what the operator reads again in every layer.
 READ_ONCE = (names.INPUTS_EMBEDS, names.POSITION_IDS, names.LOGIT_INDICES)
@@ -41,8 +41,7 @@ def step_shapes(arrays: Mapping[str, NDArray[np.generic]], max_columns: int) -> 
     """The shapes the engine gets: those of ``arrays`` but for a wider page table."""
     shapes = {name: array.shape for name, array in arrays.items()}
     num_rows, columns, width = shapes[names.PAGE_TABLE]
-    wider = min(power_of_two(max(columns, _LEAST_COLUMNS)), power_of_two(max_columns))
-    shapes[names.PAGE_TABLE] = (num_rows, max(columns, wider), width)  # too wide: to be refused
+    shapes[names.PAGE_TABLE] = (num_rows, padded_columns(columns, max_columns), width)
     return shapes
 
 
@@ -69,27 +68,3 @@ def put(block: NDArray[np.uint8], offset: int, array: NDArray[np.generic]) -> No
     """Write ``array`` into ``block`` at ``offset``."""
     target = block[offset : offset + array.nbytes].view(array.dtype)
     target.reshape(array.shape)[...] = array
-
-
-def update_table(
-    block: NDArray[np.uint8],
-    table: NDArray[np.int32],  # (B, M, 2 + A)
-    columns: int,  # at least M
-) -> tuple[int, int]:
-    """Write ``table``, padded to ``columns``, at the start of ``block``.
-
-    Returns the bytes from start to end outside of which nothing has changed: between two steps of a
-    sequence that is its last entry or two, out of thousands.
-    """
-    num_rows, filled, width = table.shape
-    held = block[: num_rows * columns * width * 4].view(np.int32).reshape(num_rows, columns, width)
-    changed = np.empty((num_rows, columns), np.bool_)
-    changed[:, :filled] = (held[:, :filled] != table).any(axis=2)
-    changed[:, filled:] = held[:, filled:, 0] != -1
-    entries = np.flatnonzero(changed)
-    if not entries.size:
-        return 0, 0
-    held[:, :filled] = table
-    held[:, filled:, 0] = -1
-    entry_bytes = width * 4
-    return int(entries[0]) * entry_bytes, (int(entries[-1]) + 1) * entry_bytes

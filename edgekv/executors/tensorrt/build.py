@@ -17,6 +17,7 @@ import tensorrt as trt
 from edgekv.errors import ExecutorError
 from edgekv.executors.signature import Signature, check_signature
 from edgekv.executors.tensorrt.engine_cache import Engine
+from edgekv.executors.tensorrt.precision import use_half
 from edgekv.executors.tensorrt.profiles import Profile
 from edgekv.names import OP_NAME
 
@@ -81,7 +82,7 @@ class Refusal:
 class BuildOptions:
     """What does not change what an engine computes."""
 
-    weights: Literal["fp32", "fp16", "int4"] = "fp32"  # of the bundle; not fp32: fp16 products
+    weights: Literal["fp32", "fp16", "int4"] = "fp32"  # of the bundle; not fp32: half products
     workspace_bytes: int = 256 * 2**20  # scratch of one layer at most
 
 
@@ -93,10 +94,16 @@ def load_plugins(libraries: Sequence[Path], logger: Log) -> None:
             raise ExecutorError(f"TensorRT cannot load {library}: {logger.take_error()}")
 
 
+def create_network(builder: trt.Builder) -> trt.INetworkDefinition:
+    """A network whose tensors have the types that the graph gives them: what TensorRT 11 does
+    without being told, and what int8 and bfloat16 pools need."""
+    return builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+
+
 def refused_nodes(graph: Path) -> list[Refusal]:
     """The nodes of ``graph`` that this TensorRT does not take, plugins loaded so far included."""
     logger = Log()
-    network = trt.Builder(logger).create_network(0)
+    network = create_network(trt.Builder(logger))
     parser = trt.OnnxParser(network, logger)
     parser.supports_model_v2(graph.read_bytes(), str(graph))
     return [
@@ -116,11 +123,13 @@ def build_engine(
 ) -> Engine:
     """Parse ``graph``, check that it is what ``signature`` says, build. Raises ExecutorError."""
     builder = trt.Builder(logger)
-    network = builder.create_network(0)
+    network = create_network(builder)
     parser = trt.OnnxParser(network, logger)
     if not parser.parse_from_file(str(graph)):
         raise ExecutorError(f"TensorRT cannot read {graph.name}: {_first_refusal(parser)}")
     check_signature(graph.name, signature, network_signature(network))
+    if options.weights != "fp32":
+        log.debug("%s: half precision in %d nodes", graph.name, use_half(network))
     config = _config(builder, options)
     for profile in profiles:
         config.add_optimization_profile(_trt_profile(builder, profile))
@@ -146,10 +155,6 @@ def _first_refusal(parser: trt.OnnxParser) -> str:
 def _config(builder: trt.Builder, options: BuildOptions) -> trt.IBuilderConfig:
     config = builder.create_builder_config()
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_bytes)
-    flags = {"fp32": (), "fp16": ("FP16",), "int4": ("FP16", "INT4")}[options.weights]
-    for name in flags:
-        if flag := getattr(trt.BuilderFlag, name, None):  # newer ones know types from the graph
-            config.set_flag(flag)
     return config
 
 
@@ -177,6 +182,8 @@ def _dtype(dtype: trt.DataType) -> str:
     names = {
         trt.DataType.FLOAT: "float32",
         trt.DataType.HALF: "float16",
+        trt.DataType.BF16: "bfloat16",
+        trt.DataType.INT8: "int8",
         trt.DataType.INT32: "int32",
         trt.DataType.INT64: "int64",
     }

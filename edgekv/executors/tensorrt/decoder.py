@@ -19,6 +19,7 @@ from edgekv import names
 from edgekv.errors import ExecutorError
 from edgekv.executors.cuda import Cuda, Graph
 from edgekv.executors.device_pools import DevicePools
+from edgekv.executors.device_table import DeviceTable
 from edgekv.executors.feeds import step_feeds
 from edgekv.executors.tensorrt.bindings import (
     READ_ONCE,
@@ -27,10 +28,9 @@ from edgekv.executors.tensorrt.bindings import (
     put,
     step_shapes,
     tensor_bytes,
-    update_table,
 )
-from edgekv.executors.tensorrt.memory import Twin, choose_sharing
 from edgekv.executors.tensorrt.profiles import Dims, Profile
+from edgekv.executors.twin import Twin, choose_sharing
 from edgekv.types import StepTables
 
 _FLOAT32: np.dtype[np.generic] = np.dtype(np.float32)
@@ -81,11 +81,11 @@ class TensorRTDecoder:
         self._take_error, self._release = take_error, release
         self._bound: list[Mapping[str, Dims] | None] = [None, None]  # shapes each context last ran
         self._graphs: dict[tuple[Dims, ...], Graph] = {}
-        self._twins: list[Twin] = []
+        self._twins: list[Twin | DeviceTable] = []
         self._closed = False
         most = {name: span.most for name, span in profiles[1].ranges.items()}
         self._page_mass = names.MASS_WEIGHTS in most
-        self._max_rows, self._max_columns = most[names.PAGE_TABLE][:2]
+        self._max_rows, self._max_columns, width = most[names.PAGE_TABLE]
         mapped = choose_sharing(cuda.info).kind == "mapped"
         num_tokens, num_logits = most[names.INPUTS_EMBEDS][0], most[names.LOGIT_INDICES][0]
         try:
@@ -94,15 +94,16 @@ class TensorRTDecoder:
                 (READ_ONCE, self._twin(pack(READ_ONCE, most, _DTYPES).num_bytes, mapped=mapped)),
                 (again, self._twin(pack(again, most, _DTYPES).num_bytes, mapped=False)),
             )
-            table_bytes = tensor_bytes(most[names.PAGE_TABLE], _DTYPES[names.PAGE_TABLE])
-            self._table = self._twin(table_bytes, mapped=False)
+            self._table = DeviceTable(
+                cuda, max_rows=self._max_rows, max_columns=self._max_columns, width=width
+            )
+            self._twins.append(self._table)
             logits_bytes = tensor_bytes((num_logits, vocab_size), _FLOAT32)
             self._logits = self._twin(logits_bytes, mapped=mapped)
             self._queries: Twin | None = None
             if query_size:
                 queries_bytes = tensor_bytes((num_tokens, query_size), _FLOAT32)
                 self._queries = self._twin(queries_bytes, mapped=mapped)
-            self._table_known = False  # whether the GPU's table is the host's, byte for byte
             for context in contexts:
                 self._bind_fixed(context)
         except BaseException:
@@ -119,8 +120,8 @@ class TensorRTDecoder:
         fixed = {names.PAGE_TABLE: self._table.address, names.LOGITS: self._logits.address}
         if self._queries is not None:
             fixed[names.QUERIES] = self._queries.address
-        for pool in self._pools.bindings():
-            fixed[pool.source] = fixed[pool.target] = pool.address
+        for pool, address in self._pools.bindings():
+            fixed[pool.source] = fixed[pool.target] = address
             self._check(context.set_input_shape(pool.source, pool.shape), f"shaping {pool.source}")
         for name, address in fixed.items():
             self._check(context.set_tensor_address(name, address), f"binding {name}")
@@ -195,12 +196,8 @@ class TensorRTDecoder:
             for name, offset in packing.offsets.items():
                 put(twin.host, offset, arrays[name])
             twin.upload(0, packing.num_bytes)
-        known, self._table_known = self._table_known, False
-        columns = shapes[names.PAGE_TABLE][1]
         table: NDArray[np.int32] = arrays[names.PAGE_TABLE]  # type: ignore[assignment]
-        start, end = update_table(self._table.host, table, columns)
-        self._table.upload(*((start, end) if known else (0, self._table.host.size)))
-        self._table_known = True
+        self._table.send(table, shapes[names.PAGE_TABLE][1])
 
     def _decode(self, shapes: dict[str, Dims]) -> None:
         """Launch the graph of these shapes. TensorRT wants a plain run of them before it records;

@@ -14,6 +14,7 @@ from typing import Literal
 
 from edgekv import names
 from edgekv.errors import ExecutorError
+from edgekv.executors.device_table import power_of_two
 from edgekv.executors.signature import Signature
 
 Dims = tuple[int, ...]
@@ -89,11 +90,6 @@ class Profile:
                     f"the engine's {self.purpose} profile takes {name} from {wanted.least} to "
                     f"{wanted.most}, got {shape}"
                 )
-
-
-def power_of_two(number: int) -> int:
-    """The least power of two that is not below ``number``."""
-    return 1 << max(number - 1, 0).bit_length()
 
 
 def decoder_profiles(signature: Signature, limits: StepLimits) -> tuple[Profile, Profile]:

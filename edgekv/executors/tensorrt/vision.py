@@ -16,8 +16,8 @@ from edgekv.errors import ExecutorError
 from edgekv.executors.cuda import Cuda, Graph
 from edgekv.executors.tensorrt.bindings import put, tensor_bytes
 from edgekv.executors.tensorrt.decoder import Context
-from edgekv.executors.tensorrt.memory import Twin, choose_sharing
 from edgekv.executors.tensorrt.profiles import Dims
+from edgekv.executors.twin import Twin, choose_sharing
 
 _FLOAT32: np.dtype[np.generic] = np.dtype(np.float32)
 

@@ -1,0 +1,107 @@
+"""What a strongly typed network computes in: the graph says float32, the device shall use half.
+
+Owns: the rewrite of a parsed network. A strongly typed network computes what its tensors say, and a
+bundle's say float32 between all nodes, whatever its weights are stored as: one graph for every
+executor. Guarantees: the network's inputs and outputs stay what they were; products, and what the
+operator is given, are cast around; sums over rows (norms, softmax) stay float32.
+Does not know: how a network is parsed or built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import tensorrt as trt
+
+from edgekv.executors.pool_tensors import QUERY_DTYPES
+
+_HALF = trt.DataType.HALF
+# TensorRT 10.14 and later have attention as layers of its own.
+_ATTENTION_INPUT = getattr(trt.LayerType, "ATTENTION_INPUT", None)
+_ATTENTION_OUTPUT = getattr(trt.LayerType, "ATTENTION_OUTPUT", None)
+_NUM_ROWS = 3  # the operator's first inputs: query, key, value; read-only nodes have the query only
+_TYPES = {
+    "float16": _HALF,
+    "bfloat16": trt.DataType.BF16,
+    "float32": trt.DataType.FLOAT,
+}
+_POOLS = {
+    _HALF: "float16",
+    trt.DataType.BF16: "bfloat16",
+    trt.DataType.INT8: "int8",
+    trt.DataType.FLOAT: "float32",
+}
+
+
+def use_half(network: trt.INetworkDefinition) -> int:
+    """Cast around every float32 product, attention and operator node; how many there were."""
+    layers = [network.get_layer(index) for index in range(network.num_layers)]
+    readers = _readers(layers)
+    changed = 0
+    for layer in layers:
+        places, dtype = _wanted(layer)
+        given = [layer.get_input(place) for place in places]
+        if dtype == trt.DataType.FLOAT or any(one.dtype != trt.DataType.FLOAT for one in given):
+            continue
+        for place, tensor in zip(places, given, strict=True):
+            layer.set_input(place, network.add_cast(tensor, dtype).get_output(0))
+        if layer.type != _ATTENTION_INPUT:  # its result is another layer's
+            _widen(network, layer.get_output(0), readers)
+        changed += 1
+    return changed
+
+
+def _wanted(layer: trt.ILayer) -> tuple[list[int], trt.DataType]:
+    """Which inputs of a layer shall have which type, FLOAT: it stays as it is."""
+    if layer.type == trt.LayerType.MATRIX_MULTIPLY:
+        return [0, 1], _HALF
+    if layer.type == trt.LayerType.PLUGIN_V3:
+        return list(_row_places(layer)), _query_type(layer)
+    if layer.type == _ATTENTION_INPUT:
+        return [place for place in range(layer.num_inputs) if layer.get_input(place)], _HALF
+    if layer.type == _ATTENTION_OUTPUT:  # only what comes out, which is half by now
+        return [], _HALF if layer.get_output(0).dtype == _HALF else trt.DataType.FLOAT
+    return [], trt.DataType.FLOAT
+
+
+Readers = dict[str, list[tuple[trt.ILayer, int]]]  # tensor -> layers that read it, and where
+
+
+def _readers(layers: list[trt.ILayer]) -> Readers:
+    found: Readers = {}
+    for layer in layers:
+        for place in range(layer.num_inputs):
+            tensor = layer.get_input(place)
+            if tensor is not None:  # an input that the node leaves out
+                found.setdefault(tensor.name, []).append((layer, place))
+    return found
+
+
+def _row_places(layer: trt.ILayer) -> Iterator[int]:
+    """Where a node of the operator has what it has a row for each token of, beside the tables."""
+    for place in range(_NUM_ROWS):
+        tensor = layer.get_input(place)
+        if tensor is not None and len(tensor.shape) == 2:
+            yield place
+
+
+def _query_type(layer: trt.ILayer) -> trt.DataType:
+    """What the node's kernels take beside its pools: its first inputs of four dimensions."""
+    for place in range(layer.num_inputs):
+        tensor = layer.get_input(place)
+        if tensor is not None and len(tensor.shape) == 4:
+            return _TYPES[QUERY_DTYPES[_POOLS[tensor.dtype]]]
+    return trt.DataType.FLOAT
+
+
+def _widen(network: trt.INetworkDefinition, narrow: trt.ITensor, readers: Readers) -> None:
+    """Let whatever reads ``narrow`` read it as float32."""
+    wide = network.add_cast(narrow, trt.DataType.FLOAT).get_output(0)
+    for layer, place in readers.get(narrow.name, []):
+        layer.set_input(place, wide)
+    if narrow.is_network_output:
+        name = narrow.name
+        network.unmark_output(narrow)
+        narrow.name = f"{name}.half"
+        wide.name = name
+        network.mark_output(wide)
