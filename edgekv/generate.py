@@ -172,9 +172,8 @@ class Runner:
 
     def _read_values(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
         """Values (n, Hk, S, D) of pages (n,) in the layer that is summed up."""
-        layer = self.cache.summaries.layer
-        with self.lock:
-            contents = self._decoder.read_pages(pages, slice(layer, layer + 1))[0, 1]
+        layer = self.cache.summaries.layer  # whoever asks the cache holds the lock
+        contents = self._decoder.read_pages(pages, slice(layer, layer + 1))[0, 1]
         return widen(contents, self.cache.geometry.dtype)
 
     def close(self, sequence: Sequence) -> None:

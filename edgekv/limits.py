@@ -78,7 +78,7 @@ class Limits:
 
 def num_frames(sequence: Sequence) -> int:
     """Frames in a sequence."""
-    return int(np.count_nonzero(sequence.segment_table().kinds == FRAME_CODE))
+    return sequence.num_frames
 
 
 def frame_ids(sequence: Sequence) -> NDArray[np.int64]:
@@ -197,22 +197,19 @@ def segments_to_drop(
         ids = choose_room(sequence, num_pages, rule=rule, marks=limits.marks, num_free=num_free)
     # Text may fill its pages better than frames do: tokens can run out before pages.
     room = limits.max_context_tokens - limits.reserve_tokens
-    if not ids.size and sequence.num_tokens + num_tokens <= room:
+    most = limits.marks.high * limits.cache.geometry.page_size
+    if min(sequence.num_tokens + num_tokens, most) <= room:
         return ids
-    while True:
-        table = sequence.segment_table()
-        left = ~np.isin(table.ids, ids)
-        num_kept = int(table.num_tokens[left].sum())
-        over = num_kept + num_tokens - room
-        if over <= 0:
-            return ids
+    while (over := sequence.num_tokens - sequence.num_tokens_in(ids) + num_tokens - room) > 0:
+        left = ~np.isin(sequence.segment_table().ids, ids)
         more = _choose_for_tokens(sequence, left, rule, limits, over)
         if not more.size:
             raise ContextError(
                 f"need {num_tokens} tokens beside the {limits.reserve_tokens} kept for a question, "
-                f"{num_kept} of {limits.max_context_tokens} are pinned"
+                f"{over + room - num_tokens} of {limits.max_context_tokens} are pinned"
             )
         ids = np.union1d(ids, more)
+    return ids
 
 
 def _choose_for_tokens(

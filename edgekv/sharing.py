@@ -63,9 +63,17 @@ class Member:
     number: int = -1  # of this session among all that ever joined
     busy: bool = False  # its pages are being filled: nothing can leave
     on_leaving: OnLeaving | None = None  # told before anything leaves
+    _within: tuple[int, Limits] | None = None  # of ``limits_within``, for so many pages
 
     def __post_init__(self) -> None:
         check_priority(self.priority)
+
+    def limits_within(self, num_pages: int) -> Limits:
+        """``limits`` with ``num_pages`` for the context and a question: hardly ever others than the
+        frame before had."""
+        if self._within is None or self._within[0] != num_pages:
+            self._within = (num_pages, self.limits.within(num_pages))
+        return self._within[1]
 
     def drop(self, ids: NDArray[np.int64], *, rule: str) -> int:
         """Forget segments ``ids`` (k,): how many frames were among them."""
@@ -143,9 +151,11 @@ class Sharing:
         """Most pages that ``member`` (None: a newcomer) can have, a room for questions of
         ``reserve_pages`` included, beside what the others cannot do without."""
         others = [other for other in self.members if other is not member]
+        if not others:
+            return self._cache.allocator.num_pages
         floors = _pinned_pages(others) + sum(other.limits.frame_pages for other in others)
         reserved = max((other.limits.reserve_pages for other in others), default=0)
-        return self._cache.counts.num_pages - floors - max(reserved - reserve_pages, 0)
+        return self._cache.allocator.num_pages - floors - max(reserved - reserve_pages, 0)
 
     def shares(self) -> dict[Member, int]:
         """Pages that each session may hold when all want more than there is."""
@@ -169,8 +179,11 @@ class Sharing:
         When the block fails, what had left is back, as long as the pool has room for both; the room
         kept for a question is such room.
         """
-        num_pages = self._cache.geometry.pages_for(num_tokens)
-        with self._carried_out(self.plan(member, num_tokens, leaving), num_pages):
+        plan = self.plan(member, num_tokens, leaving)
+        if not plan:
+            yield
+            return
+        with self._carried_out(plan, self._cache.geometry.pages_for(num_tokens)):
             yield
 
     @contextmanager
@@ -198,7 +211,7 @@ class Sharing:
     @contextmanager
     def _carried_out(self, plan: list[Leaving], num_pages: int) -> Generator[None, None, None]:
         """Drops what is planned; puts it back, if it can be kept so long, when the block fails."""
-        has_room = num_pages <= self._cache.counts.available
+        has_room = num_pages <= self._cache.allocator.num_available
         kept = [leaving.member.sequence.fork() for leaving in plan] if has_room else []
         counts: list[int] = []
         try:
@@ -219,15 +232,15 @@ class Sharing:
         self, member: Member, num_tokens: int, leaving: NDArray[np.int64] | None = None
     ) -> list[Leaving]:
         """Who drops what so that ``num_tokens`` more fit ``member``. Changes nothing."""
-        counts = self._cache.counts
-        limits = member.limits.within(self.most_pages(member.limits.reserve_pages, member))
+        allocator = self._cache.allocator
+        limits = member.limits_within(self.most_pages(member.limits.reserve_pages, member))
         own = segments_to_drop(
-            member.sequence, member.rule, limits, num_tokens, num_free=counts.num_pages
+            member.sequence, member.rule, limits, num_tokens, num_free=allocator.num_pages
         )
         if leaving is not None:
             own = np.union1d(own, leaving)
         num_pages = self._cache.geometry.pages_for(num_tokens)
-        if num_pages > counts.available - self.reserve_pages:
+        if num_pages > allocator.num_available - self.reserve_pages:
             return self._plan_for(member, num_pages, own)
         return [Leaving(member, own, rule_name(member.rule))] if own.size else []
 

@@ -12,7 +12,7 @@ Each rule gets the same streams and the same room; ``window``, the baseline, can
 - *now*: questions about the last two frames. A rule must not hurt the present.
 - *context*: questions about the past, with the answers that follow from the kept frames alone:
   whether the model copes with frames that are no longer equally far apart.
-- cost: what the rule adds to ``push`` (summary, and the decision what leaves), in percent of it.
+- cost: what the rule adds to ``push``, in percent of it (``rule_cost``).
 
 ``least-attended`` keeps what is asked about: its streams are asked the same two questions once a
 window. Where nobody asks it is ``window``. ``recall`` is ``window`` with a context of one window, a
@@ -22,7 +22,6 @@ tier for what leaves, and questions that look there; what storing costs is ``ben
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,17 +34,16 @@ import edgekv
 from edgekv.bench.accuracy import Score
 from edgekv.bench.mass import mass_cost
 from edgekv.bench.report import BenchResult, machine
+from edgekv.bench.rule_cost import rule_costs
 from edgekv.cache.retention import retention_rule, retention_rules
 from edgekv.demo import MAX_FRAMES
 from edgekv.demo.needles import NOW_KINDS, PAST_KINDS, NeedleStream, needle_streams
-from edgekv.limits import segments_to_drop
 from edgekv.questions import Recalling
 
 WINDOW = 8  # frames
 _BUDGET_SHARE = 8  # a context holds one eighth of the stream
 _BASELINE = "window"
 _OPTIONS = edgekv.SamplingOptions(max_new_tokens=16)
-_NUM_TIMED = 300
 
 
 @dataclass(frozen=True)
@@ -127,11 +125,7 @@ def run(path: Path, *, num_streams: int, windows: tuple[int, ...], console: Cons
                     if name != _BASELINE:
                         baseline[f"{_BASELINE}.{name}_{length}w_{key}"] = plain[key]
                 figures[f"{name}_{length}w_now_lost"] = plain["now"] - tally.figures()["now"]
-        for rule in retention_rules():
-            cost_ms, push_ms = _cost(model, rule)
-            figures[f"{rule}_cost_ms"] = cost_ms
-            figures[f"{rule}_push_ms"] = push_ms
-            figures[f"{rule}_cost_percent"] = 100 * cost_ms / push_ms
+        figures |= rule_costs(model)
         figures |= mass_cost(model.bundle)
     console.print(markdown(figures, windows), markup=False, soft_wrap=True)
     return BenchResult("retention", machine(), figures, baseline, _bounds(figures))
@@ -211,33 +205,3 @@ def _question(
         said_yes.append(session.ask(question.text, _OPTIONS, recall=recall).text.strip() == "yes")
     tally.now.ask(session, stream.about_now(), recall=recall)
     tally.context.ask(session, stream.about_kept(frames))
-
-
-def _cost(model: edgekv.Model, name: str) -> tuple[float, float]:
-    """Milliseconds a frame: the decision what leaves, which comes out empty for most frames and
-    otherwise reads what it needs of the frames that came since, and the whole of ``push``.
-
-    The decision is taken once more and timed by itself: as a difference of two streams it would
-    drown in noise. Of each the tenth percentile, as other work only adds to it. Processor time of
-    this thread, which does all of it: on a busy machine a long step waits more often than a short
-    one, and the share would come out too small.
-    """
-    rule, stream = retention_rule(name), next(needle_streams(1, 8 * MAX_FRAMES))
-    num_frame, num_pages = model.bundle.tokens_per_image, model.figures().counts.num_pages
-    push_s: list[float] = []
-    choose_s: list[float] = []
-    idle_s: list[float] = []
-    with model.session(retain=name) as session:
-        sharing, member = session._live.runner.sharing, session._live.member
-        most_pages = sharing.most_pages(member.limits.reserve_pages, member)
-        limits = member.limits.within(most_pages)
-        for k in range(_NUM_TIMED):
-            began = time.thread_time()
-            ids = segments_to_drop(member.sequence, rule, limits, num_frame, num_free=num_pages)
-            (choose_s if ids.size else idle_s).append(time.thread_time() - began)
-            began = time.thread_time()
-            session.push(stream.clip.frames[k % len(stream.clip)], k / 2)
-            push_s.append(time.thread_time() - began)
-    share = len(choose_s) / (_NUM_TIMED - MAX_FRAMES)  # of the frames since the context is full
-    cost_s = share * np.percentile(choose_s, 10) + (1 - share) * np.percentile(idle_s, 10)
-    return 1e3 * float(cost_s), 1e3 * float(np.percentile(push_s, 10))

@@ -54,6 +54,11 @@ class PageAllocator:
         return self._num_cached
 
     @property
+    def num_available(self) -> int:
+        """Pages that an allocation can have: free ones, and cached ones given up for it."""
+        return self.num_pages - self._top + self._num_cached
+
+    @property
     def num_steps(self) -> int:
         """Steps in flight."""
         return len(self._steps)

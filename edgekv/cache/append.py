@@ -85,12 +85,12 @@ def slots_for(
     tail_slot: int, tail_tokens: int, pages: NDArray[np.int32], num_tokens: int, page_size: int
 ) -> NDArray[np.int32]:
     """(num_tokens,) slots: ``tail_tokens`` from ``tail_slot`` on, then new pages from the start."""
-    slots = np.empty(num_tokens, dtype=np.int32)
-    slots[:tail_tokens] = np.arange(tail_slot, tail_slot + tail_tokens, dtype=np.int32)
-    rest = num_tokens - tail_tokens
     grid = pages[:, None] * np.int32(page_size) + np.arange(page_size, dtype=np.int32)
-    slots[tail_tokens:] = grid.ravel()[:rest]
-    return slots
+    fresh: NDArray[np.int32] = grid.ravel()[: num_tokens - tail_tokens]
+    if not tail_tokens:
+        return fresh
+    tail = np.arange(tail_slot, tail_slot + tail_tokens, dtype=np.int32)
+    return np.concatenate([tail, fresh])
 
 
 def limits_for(indices: NDArray[np.int32], bidirectional: bool | Runs) -> NDArray[np.int32]:

@@ -111,18 +111,19 @@ class Layout:
         """Forget the segments with ``ids`` (k > 0,): (n,) pages taken out."""
         rows = self.segments.rows
         gone = self.segments.indices_of(ids)
-        if (rows["kind"][gone] == SYSTEM_CODE).any():
+        if np.count_nonzero(rows["kind"][gone] == SYSTEM_CODE):
             raise CacheError("system segments are pinned and cannot be dropped")
-        keep = np.ones(rows.size, dtype=np.bool_)
-        keep[gone] = False
-        spans = np.where(keep[:, None], 0, rows["span"])
-        lowered = np.cumsum(spans, axis=0, dtype=np.int32)  # (num_segments, num_axes)
-        pages_keep = np.repeat(keep, rows["num_pages"])
-        pages_lowered = np.repeat(lowered, rows["num_pages"], axis=0)
-        released = self.table.page_ids[~pages_keep]
+        first = min(gone.tolist())  # nothing changes in front of it
+        behind = rows[first:]
+        keep = np.ones(behind.size, dtype=np.bool_)
+        keep[gone - first] = False
+        spans, num_pages = np.where(keep[:, None], 0, behind["span"]), behind["num_pages"]
+        lowered = spans.cumsum(axis=0, dtype=np.int32)  # (n, num_axes)
         self.num_tokens -= int(rows["num_tokens"][gone].sum())
         self.next_position -= lowered[-1]
-        self.table.keep(pages_keep, pages_lowered)
+        released = self.table.keep(
+            keep.repeat(num_pages), lowered[keep].repeat(num_pages[keep], axis=0)
+        )
         self.segments.keep(keep)
         return released
 

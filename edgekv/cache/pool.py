@@ -50,7 +50,8 @@ class PoolState:
         return max(self.geometry.num_rope_axes, 1)
 
     def allocate(self, num_pages: int) -> NDArray[np.int32]:
-        """Take pages, all or nothing: free ones, then cached ones, given up for it.
+        """Take pages, all or nothing: free ones, then cached ones, given up for it. What was known
+        of what they held is forgotten.
 
         Raises OutOfPagesError when there are fewer; nothing is given up then.
         """
@@ -59,4 +60,7 @@ class PoolState:
             raise OutOfPagesError(num_pages, self.allocator.counts.available)
         if missing > 0:
             self.observer.shared("given up", None, self.index.give_up(missing))
-        return self.allocator.allocate(num_pages)
+        pages = self.allocator.allocate(num_pages)
+        self.summaries.forget(pages)
+        self.heat.forget(pages)
+        return pages

@@ -56,7 +56,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTable:
-    """Segments as columns, oldest first: what retention rules choose from. Copies, free to keep."""
+    """Segments as columns, oldest first: what retention rules choose from. Copies, free to keep,
+    and read-only where they come from a sequence."""
 
     ids: NDArray[np.int64]  # (n,)
     kinds: NDArray[np.int8]  # (n,) indices into KINDS
@@ -70,8 +71,8 @@ class SegmentTable:
     def __len__(self) -> int:
         return int(self.ids.size)
 
-    def take(self, which: NDArray[Any]) -> SegmentTable:
-        """The segments that a boolean mask or an index array picks."""
+    def take(self, which: NDArray[Any] | slice) -> SegmentTable:
+        """The segments that a boolean mask, an index array or a slice picks."""
         return SegmentTable(
             self.ids[which],
             self.kinds[which],
@@ -105,6 +106,8 @@ class SegmentList:
 
     def __init__(self, max_segments: int, num_axes: int) -> None:
         self._rows = np.zeros(max_segments, dtype=segment_dtype(num_axes))
+        # (max_segments,) the same rows without fields, which NumPy would move one by one
+        self._whole = self._rows.view(f"V{self._rows.itemsize}")
         self._size = 0
         self._next_id = 0
 
@@ -144,10 +147,10 @@ class SegmentList:
         self._size = size
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
-        """Keep the segments where ``mask`` (n,) is set, in order."""
-        first = int(mask.argmin())  # nothing moves in front of the first removed one
-        kept = self.rows[first:].compress(mask[first:])  # far faster than rows[mask]
-        self._rows[first : first + kept.size] = kept
+        """Of the last segments, keep those where ``mask`` (n,) is set, in order."""
+        first = self._size - mask.size
+        kept = self._whole[first : self._size].compress(mask)  # far faster than rows[mask]
+        self._whole[first : first + kept.size] = kept
         self._size = first + kept.size
 
     def insert(self, places: NDArray[np.intp], rows: NDArray[np.void]) -> None:
@@ -159,32 +162,36 @@ class SegmentList:
     def indices_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the segments with these ids stand: (n,). Raises ValueError: unknown, repeated."""
         own = self.rows["id"]
-        found = np.searchsorted(own, ids)  # ids grow along the list
-        known = np.isin(ids, own)
-        if not known.all():
+        found = own.searchsorted(ids)  # ids grow along the list
+        known = own.take(found, mode="clip") == ids if own.size else np.zeros(ids.size, np.bool_)
+        if np.count_nonzero(known) < ids.size:
             raise ValueError(f"no segment {ids[known.argmin()]} in this sequence")
-        if np.unique(found).size != found.size:
+        if len(set(ids.tolist())) < ids.size:
             raise ValueError("segment ids of one call must be distinct")
         return found
 
     def copy(self) -> SegmentList:
         """The same segments in a list of their own."""
         twin = SegmentList.__new__(SegmentList)
-        twin._rows = np.empty_like(self._rows)
-        twin._rows[: self._size] = self.rows
+        twin._whole = self._whole.copy()
+        twin._rows = twin._whole.view(self._rows.dtype)
         twin._size, twin._next_id = self._size, self._next_id
         return twin
 
-    def table(self) -> SegmentTable:
-        """All segments as columns."""
-        rows = self.rows
+    def table(
+        self,
+        summaries: NDArray[np.float32] | None = None,  # (n, width)
+        heat: NDArray[np.float64] | None = None,  # (n,)
+    ) -> SegmentTable:
+        """All segments as columns, with what is given beside them."""
+        rows = np.frombuffer(self.rows.tobytes(), self._rows.dtype)  # far faster than rows.copy()
         return SegmentTable(
-            rows["id"].copy(),
-            rows["kind"].copy(),
-            rows["num_pages"].copy(),
-            rows["num_tokens"].copy(),
-            rows["index"].copy(),
-            rows["time_s"].copy(),
-            np.empty((rows.size, 0), dtype=np.float32),
-            np.zeros(rows.size),
+            rows["id"],
+            rows["kind"],
+            rows["num_pages"],
+            rows["num_tokens"],
+            rows["index"],
+            rows["time_s"],
+            np.empty((rows.size, 0), dtype=np.float32) if summaries is None else summaries,
+            np.zeros(rows.size) if heat is None else heat,
         )

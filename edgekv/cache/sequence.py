@@ -132,8 +132,6 @@ class Sequence(SequenceView):
         if append.extend and self._lineage.reaches_end:
             self._lineage.entry = None  # its last segment is not the one that is kept any more
         replaced = self._layout.grow(append)
-        self._pool.summaries.forget(append.taken)
-        self._pool.heat.forget(append.taken)
         if replaced.size:
             self._pool.allocator.release(replaced)
         append.state = "committed"
@@ -155,7 +153,8 @@ class Sequence(SequenceView):
         self._require_open()
         self._pool.allocator.retain(self.table.page_ids)
         child = Sequence(self._pool, self._layout.copy(), self._lineage.entry)
-        child.look_at(self._source)
+        if self._source is not None:
+            child.look_at(self._source)
         self._pool.observer.opened(child, self)
         return child
 
@@ -198,7 +197,7 @@ class Sequence(SequenceView):
         observes the cache. Nothing changes."""
         self._pool.observer.chose(self, rule, offer, num_pages, segment_ids)
 
-    def drop(self, segment_ids: Iterable[int], *, rule: str = "") -> None:
+    def drop(self, segment_ids: Iterable[int] | NDArray[np.int64], *, rule: str = "") -> None:
         """Forget whole segments; what stands behind them moves up, no key is touched.
 
         ``rule`` says who chose them, for whoever observes the cache.
@@ -207,7 +206,11 @@ class Sequence(SequenceView):
         sequences whose positions cannot be shifted.
         """
         self._require_idle()
-        ids = np.fromiter(segment_ids, dtype=np.int64)
+        ids = (
+            segment_ids
+            if isinstance(segment_ids, np.ndarray)
+            else np.fromiter(segment_ids, dtype=np.int64)
+        )
         if not ids.size:
             return
         self._require_shiftable("dropped")
@@ -233,7 +236,6 @@ class Sequence(SequenceView):
         self._planner.check_room(state.num_pages, (self._layout.next_position + span - 1)[:, None])
         pages = pool.allocate(state.num_pages)
         self.make_private()
-        pool.summaries.forget(pages)
         self._layout.insert(state, pages)
         pool.observer.inserted(self, state.segments["id"].copy())
         return pages

@@ -12,6 +12,7 @@ Does not know: who executes the step, and when the device has finished: the call
 from __future__ import annotations
 
 from collections.abc import Sequence as Collection
+from itertools import accumulate
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -113,12 +114,11 @@ def build_tables(
         page_table[:, :, 0] = -1
         for b, row in enumerate(rows):
             page_table[b, : len(row)] = row
-    query_starts = np.zeros(len(rows) + 1, dtype=np.int32)
-    np.cumsum([append.num_tokens for append in appends], out=query_starts[1:])
+    starts = accumulate((append.num_tokens for append in appends), initial=0)
     tables = StepTables(
         position_ids=_joined([append.positions for append in appends]),
         page_table=page_table,
-        query_starts=query_starts,
+        query_starts=np.array(list(starts), dtype=np.int32),
         slot_mapping=_joined([append.slots for append in appends]),
         kv_limits=_joined([append.kv_limits for append in appends]),
         query_indices=_joined([append.query_indices for append in appends]),
@@ -128,7 +128,7 @@ def build_tables(
     for part in (tables, tables.cross):
         for name in () if part is None else part.__slots__:
             if isinstance(array := getattr(part, name), np.ndarray):
-                array.flags.writeable = False
+                array.setflags(write=False)
     return tables
 
 

@@ -3,7 +3,7 @@
 Owns: one array with a row for every page of the pool; a frame's row is that of its first page.
 Guarantees: nothing is taken until somebody asks for summaries, and nothing grows afterwards; a
     frame is read once, together with all others that came since, when a rule first looks at it;
-    pages that are written anew have no summary until then, so a stale one is never given; forks
+    pages that are taken anew have no summary until then, so a stale one is never given; forks
     share rows as they share pages, because pages of a frame are never written again.
 Does not know: where pages lie, which rule compares, how.
 
@@ -51,16 +51,16 @@ class FrameSummaries:
 
     def put(
         self,
-        pages: NDArray[np.int32],  # (n,) of one frame, in order
-        values: NDArray[np.generic],  # (n, Hk, S, D) their values in ``layer``
-        num_tokens: int,
+        pages: NDArray[np.int32],  # (n,) the first of each frame
+        values: NDArray[np.generic],  # (n, pages of a frame, Hk, S, D) in ``layer``
+        num_tokens: int,  # of each frame
     ) -> None:
-        """Sum up a frame. Slots behind its last token are not looked at."""
-        full, rest = divmod(num_tokens, values.shape[2])
-        total = np.add.reduce(values[:full], axis=(0, 2), dtype=np.float32)
+        """Sum up frames of one size. Slots behind the last token are not looked at."""
+        full, rest = divmod(num_tokens, values.shape[3])
+        total = np.add.reduce(values[:, :full], axis=(1, 3), dtype=np.float32)  # (n, Hk, D)
         if rest:
-            total += np.add.reduce(values[full, :, :rest], axis=1, dtype=np.float32)
-        self._rows[pages[0]] = total.reshape(-1) / num_tokens
+            total += np.add.reduce(values[:, full, :, :rest], axis=2, dtype=np.float32)
+        self._rows[pages] = total.reshape(pages.size, -1) / np.float32(num_tokens)
 
     def forget(self, pages: NDArray[np.int32]) -> None:
         """Pages (n,) are about to hold something else."""
@@ -73,29 +73,27 @@ class FrameSummaries:
         segments: NDArray[np.void],  # (k,) stored segments; their ``num_pages`` sum to n
     ) -> NDArray[np.float32]:
         """(k, width) summaries, a copy; NaN for what is no frame, and where nothing can be read."""
-        num_pages = segments["num_pages"]
-        ends = np.cumsum(num_pages)
-        first, is_frame = pages[ends - num_pages], segments["kind"] == FRAME_CODE
+        starts = segments["num_pages"].cumsum() - segments["num_pages"]
+        first = pages.take(starts)
+        rows: NDArray[np.float32] = self._rows.take(first, axis=0)
         if self.kept and self._read is not None:
-            missing = np.flatnonzero(np.isnan(self._rows[first, 0]) & is_frame)
-            if missing.size:
-                self._fill(pages, ends, segments, missing, self._read)
-        rows: NDArray[np.float32] = self._rows[first]
-        rows[~is_frame] = np.nan
+            missing = np.isnan(rows[:, 0]) & (segments["kind"] == FRAME_CODE)
+            if np.count_nonzero(missing):
+                self._fill(pages, starts[missing], segments[missing], self._read)
+                rows = self._rows.take(first, axis=0)
         return rows
 
     def _fill(
         self,
         pages: NDArray[np.int32],  # (n,)
-        ends: NDArray[np.int64],  # (k,) where each segment's pages end
-        segments: NDArray[np.void],  # (k,)
-        missing: NDArray[np.intp],  # which of them
+        starts: NDArray[np.int64],  # (k,) where the first page of each frame is among them
+        frames: NDArray[np.void],  # (k,) stored segments
         read: ReadValues,
     ) -> None:
-        counts = segments["num_pages"][missing]
-        own = np.repeat(ends[missing] - counts.cumsum(), counts) + np.arange(counts.sum())
-        values, start = read(pages[own]), 0
-        for place, count in zip(missing.tolist(), counts.tolist(), strict=True):
-            part = slice(start, start + count)
-            self.put(pages[own[part]], values[part], int(segments["num_tokens"][place]))
-            start += count
+        sizes = list(zip(frames["num_pages"].tolist(), frames["num_tokens"].tolist(), strict=True))
+        for size in dict.fromkeys(sizes):  # nearly always one
+            count, num_tokens = size
+            same = [other == size for other in sizes]
+            grid = starts[same][:, None] + np.arange(count)  # (frames, count)
+            values = read(pages[grid.ravel()])
+            self.put(pages[grid[:, 0]], values.reshape(*grid.shape, *values.shape[1:]), num_tokens)

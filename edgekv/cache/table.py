@@ -58,22 +58,20 @@ class PageTable:
         """Prepare entries behind the committed ones, with shift 0."""
         rows = self._rows[self.num_pages : self.num_pages + pages.size]
         rows[:, ID] = pages
-        rows[:, VALID] = page_size
+        rows[:, VALID:] = (page_size, *(0,) * self.num_axes, *base.tolist())
         rows[-1:, VALID] -= pages.size * page_size - num_tokens
-        rows[:, SHIFT : SHIFT + self.num_axes] = 0
-        rows[:, SHIFT + self.num_axes :] = base
 
-    def keep(self, mask: NDArray[np.bool_], lowered: NDArray[np.int32]) -> None:
-        """Keep entries where ``mask`` (num_pages,) is set, after lowering shifts by ``lowered``.
-
-        ``lowered`` is (num_pages, num_axes): how far each entry moves towards the start.
-        """
-        first = int(mask.argmin())
+    def keep(self, mask: NDArray[np.bool_], lowered: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Of the last entries, keep those where ``mask`` (n,) is set, in order: the pages of the
+        others (k,). The shifts of those that stay are lowered by ``lowered`` (n - k, num_axes)."""
+        first = self.num_pages - mask.size
         rows = self._rows[first : self.num_pages]
-        rows[:, SHIFT : SHIFT + self.num_axes] -= lowered[first:]
-        kept = rows.take(np.flatnonzero(mask[first:]), axis=0)  # far faster than rows[mask]
+        gone: NDArray[np.int32] = rows[:, ID].compress(~mask)
+        kept = rows.take(mask.nonzero()[0], axis=0)  # far faster than rows[mask]
+        kept[:, SHIFT : SHIFT + self.num_axes] -= lowered
         rows[: len(kept)] = kept
         self.num_pages = first + len(kept)
+        return gone
 
     def insert(self, places: NDArray[np.intp], entries: NDArray[np.int32]) -> None:
         """Put ``entries`` (n, columns), as ``rows``, in front of the entries at ``places`` (n,)."""

@@ -17,7 +17,7 @@ from edgekv.cache.layout import Layout
 from edgekv.cache.lineage import Lineage
 from edgekv.cache.pool import PoolState
 from edgekv.cache.reserve import Reserve
-from edgekv.cache.segments import Segment, SegmentTable
+from edgekv.cache.segments import FRAME_CODE, Segment, SegmentTable
 from edgekv.cache.snapshot import SequenceSnapshot, frozen
 from edgekv.cache.state import SequenceState
 from edgekv.cache.table import PageTable
@@ -92,9 +92,21 @@ class SequenceView:
         """All segments, oldest first, as views: for people and tests, costs one object each."""
         return self._layout.views()
 
-    def segment_table(self) -> SegmentTable:
-        """All segments as columns, oldest first: what retention rules read."""
-        return self._layout.segments.table()
+    def segment_table(self, *, summaries: bool = False, heat: bool = False) -> SegmentTable:
+        """All segments as columns, oldest first: what retention rules read, with ``summaries`` and
+        ``heat`` for those that need them."""
+        return self._layout.segments.table(
+            self.summaries() if summaries else None, self.heat() if heat else None
+        )
+
+    @property
+    def num_frames(self) -> int:
+        return int(np.count_nonzero(self._layout.segments.rows["kind"] == FRAME_CODE))
+
+    def num_tokens_in(self, segment_ids: NDArray[np.int64]) -> int:
+        """Tokens in the segments with these ids (k,). Raises ValueError: unknown, repeated."""
+        segments = self._layout.segments
+        return int(segments.rows["num_tokens"][segments.indices_of(segment_ids)].sum())
 
     def private_pages(self) -> NDArray[np.int32]:
         """(num_segments,) pages of each segment that nobody else holds: what a drop frees."""

@@ -197,7 +197,7 @@ def sum_up(cache: PageCache, sequence: Sequence, number: float) -> None:
     last = sequence.segments[-1]
     values = np.full((last.num_pages, 1, 4, 1), np.nan, np.float16)
     values.swapaxes(1, 2).reshape(-1, 1)[: last.num_tokens] = number
-    cache.summaries.put(last.pages, values, last.num_tokens)
+    cache.summaries.put(last.pages[:1], values[None], last.num_tokens)
 
 
 def test_a_summary_is_the_mean_over_the_tokens_and_nan_where_none_was_put() -> None:
@@ -221,6 +221,17 @@ def test_summaries_leave_with_their_frames_and_a_fork_keeps_its_own() -> None:
         assert fork.summaries()[:, 0].tolist() == [0, 1, 2]
     add(cache, sequence, "frame", 6, index=3)  # in pages that were written before
     np.testing.assert_array_equal(sequence.summaries()[:, 0], [1, 2, np.nan])
+
+
+def test_a_context_that_is_brought_in_has_no_summary_of_what_its_pages_held_before() -> None:
+    cache = make_cache(8)
+    cache.summaries.keep()
+    sequence = cache.open()
+    add(cache, sequence, "frame", 6, index=0)
+    sum_up(cache, sequence, 3.0)
+    state = sequence.export_state()
+    sequence.close()
+    assert np.isnan(cache.import_state(state).summaries()).all()
 
 
 def test_nothing_is_kept_before_somebody_asks() -> None:

@@ -24,4 +24,5 @@ class LeastAttended:
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """From the past, one after another, the coldest; of equals the oldest."""
-        return thin_out(segments, num_pages, segments.heat, lambda _: None)
+        heat: list[float] = segments.heat.tolist()
+        return thin_out(segments, num_pages, heat.__getitem__, lambda _: None)

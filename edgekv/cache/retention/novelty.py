@@ -30,25 +30,42 @@ class Novelty:
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """From the past, one after another, the most redundant frame."""
-        vectors, gaps = segments.summaries, Gaps(segments.ids)
-        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))  # (n,)
-        known = norms > 0  # no summary: NaN, or 0 where none are kept
-        scale = np.where(known, norms, np.inf)
-        away = 1 - vectors @ vectors.T / (scale[:, None] * scale)  # (n, n) distances
-        np.fill_diagonal(away, np.inf)
-        away[:, ~known] = np.inf
-        away[~known] = 0
-        norms[~known] = 0
-        unknown, scores = -(~known).astype(np.float64), np.empty(len(segments))
+        away, norms = _distances(segments.summaries)
+        nearest: list[int] = away.argmin(axis=1).tolist()
+        apart: list[float] = away.min(axis=1).tolist()
+        here, gaps = [True] * len(segments), Gaps(segments.ids)
 
-        def rate() -> None:
-            nearest = np.maximum(away.min(axis=1, initial=np.inf), 0)
-            scores[:] = nearest * norms * gaps.widths + unknown
+        def rate(place: int) -> float:
+            norm = norms[place]
+            if not norm:  # no summary: before all others
+                return -1.0
+            if not here[nearest[place]]:
+                nearest[place] = int(away[place].argmin())
+                apart[place] = float(away[place, nearest[place]])
+            return max(apart[place], 0.0) * norm * gaps.widths[place]
 
         def forget(place: int) -> None:
+            here[place] = False
             away[:, place] = np.inf
             gaps.close_up(place)
-            rate()
 
-        rate()
-        return thin_out(segments, num_pages, scores, forget)
+        return thin_out(segments, num_pages, rate, forget)
+
+
+def _distances(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float32], list[float]]:
+    """(n, n) how far each of ``vectors`` (n, width) is from each other one, and the n norms.
+
+    Nothing is its own neighbour, and what has no summary, NaN or 0, is nobody's; its norm is 0.
+    """
+    away: NDArray[np.float32] = vectors @ vectors.T
+    norms = np.sqrt(away.diagonal())
+    known = norms > 0
+    all_known = np.count_nonzero(known) == len(known)
+    scale = norms if all_known else np.where(known, norms, 1)
+    away /= scale[:, None] * scale
+    np.subtract(1, away, out=away)
+    away.ravel()[:: len(away) + 1] = np.inf
+    if not all_known:
+        away[:, ~known] = np.inf
+        away[~known] = norms[~known] = 0
+    return away, norms.tolist()

@@ -22,6 +22,8 @@ from edgekv.errors import ContextError, OutOfPagesError
 if TYPE_CHECKING:
     from edgekv.cache.sequence import Sequence
 
+_NOTHING = np.empty(0, dtype=np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
@@ -46,12 +48,7 @@ class Watermarks:
 
 def offered(sequence: Sequence, rule: RetentionRule) -> SegmentTable:
     """All segments of a sequence, with the columns that ``rule`` reads."""
-    table = sequence.segment_table()
-    if rule.needs_summaries:
-        table = replace(table, summaries=sequence.summaries())
-    if rule.needs_heat:
-        table = replace(table, heat=sequence.heat())
-    return table
+    return sequence.segment_table(summaries=rule.needs_summaries, heat=rule.needs_heat)
 
 
 def choose(
@@ -72,28 +69,39 @@ def choose_room(
     They must fit under the high mark (ContextError if they cannot), and into the pool, which has
     ``num_free`` free pages (OutOfPagesError). Dropping to the low mark is tried, never required.
     """
-    if num_pages <= num_free and not marks.excess(sequence.num_pages, num_pages):
-        return np.empty(0, dtype=np.int64)
+    excess = marks.excess(sequence.num_pages, num_pages)
+    if num_pages <= num_free and not excess:
+        return _NOTHING
     table = offered(sequence, rule)
-    loose = np.flatnonzero(table.kinds != SYSTEM_CODE)
-    droppable = int(table.num_pages[loose].sum())
+    which = _loose(table)
+    loose = table.take(which)
+    droppable = int(loose.num_pages.sum())
     pinned = sequence.num_pages - droppable
     if pinned + num_pages > marks.high:
         raise ContextError(f"need {num_pages} pages, {pinned} of {marks.high} are pinned")
-    private = np.zeros(len(table), dtype=np.int32)
-    if num_pages > num_free:
-        # Pages that forks hold too come free only with the forks.
-        private = sequence.private_pages()
-        freeable = num_free + int(private[loose].sum())
-        if num_pages > freeable:
-            raise OutOfPagesError(num_pages, freeable)
-    gone = np.zeros(len(table), dtype=np.bool_)
-    excess = min(marks.excess(sequence.num_pages, num_pages), droppable)
+    excess = min(excess, droppable)
+    if num_pages <= num_free:
+        return loose.ids[choose(sequence, rule, loose, excess)]
+    # Pages that forks hold too come free only with the forks.
+    private = sequence.private_pages()[which]
+    freeable = num_free + int(private.sum())
+    if num_pages > freeable:
+        raise OutOfPagesError(num_pages, freeable)
+    gone = np.zeros(len(loose), dtype=np.bool_)
     if excess > 0:
-        gone[loose[choose(sequence, rule, table.take(loose), excess)]] = True
+        gone[choose(sequence, rule, loose, excess)] = True
     missing = num_pages - num_free - int(private[gone].sum())
     if missing > 0:
-        left = loose[~gone[loose]]
-        offer = replace(table.take(left), num_pages=private[left])
+        left = np.flatnonzero(~gone)
+        offer = replace(loose.take(left), num_pages=private[left])
         gone[left[choose(sequence, rule, offer, missing)]] = True
-    return table.ids[gone]
+    return loose.ids[gone]
+
+
+def _loose(table: SegmentTable) -> slice | NDArray[np.intp]:
+    """Which segments are not pinned: usually all behind the start, which takes no copies."""
+    pinned = table.kinds == SYSTEM_CODE
+    num_pinned = np.count_nonzero(pinned)
+    if np.count_nonzero(pinned[:num_pinned]) == num_pinned:
+        return slice(num_pinned, None)
+    return np.flatnonzero(~pinned)

@@ -6,7 +6,6 @@ Does not know: how a rule decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -42,7 +41,7 @@ class RetentionRule(Protocol):
         ...
 
 
-_RULES: dict[str, Callable[[], RetentionRule]] = {
+_RULES: dict[str, type[RetentionRule]] = {
     "window": Window,
     "uniform": Uniform,
     "novelty": Novelty,
@@ -51,6 +50,7 @@ _RULES: dict[str, Callable[[], RetentionRule]] = {
 
 
 _KEEP = "keep"  # lets nothing leave, so it is no rule among the others: it cannot make room
+_NAMES: dict[type, str] = {Keep: _KEEP, **{kind: name for name, kind in _RULES.items()}}
 
 
 def retention_rules() -> tuple[str, ...]:
@@ -84,7 +84,5 @@ def retention_rule(name: str, *, shiftable: bool = True) -> RetentionRule:
 
 def rule_name(rule: RetentionRule) -> str:
     """What ``retention_rule`` calls this rule; for one it does not know, its class."""
-    for name, kind in (*_RULES.items(), (_KEEP, Keep)):
-        if isinstance(kind, type) and type(rule) is kind:
-            return name
-    return type(rule).__name__
+    kind = type(rule)
+    return _NAMES.get(kind, kind.__name__)

@@ -23,4 +23,4 @@ class Uniform:
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """From the past, one after another, the segment whose neighbours stand closest."""
         gaps = Gaps(segments.ids)
-        return thin_out(segments, num_pages, gaps.widths, gaps.close_up)
+        return thin_out(segments, num_pages, gaps.widths.__getitem__, gaps.close_up)

@@ -21,5 +21,6 @@ class Window:
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """The shortest prefix that gives ``num_pages`` pages back."""
-        given_back = np.cumsum(segments.num_pages)
-        return np.arange(np.searchsorted(given_back, num_pages) + 1 if num_pages > 0 else 0)
+        if num_pages <= 0:
+            return np.empty(0, dtype=np.int64)
+        return np.arange(segments.num_pages.cumsum().searchsorted(num_pages) + 1)
