@@ -5,26 +5,37 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt')
-# pip shows how far it is on a terminal, and is quiet in a log.
-PIP := [ -t 1 ] || export PIP_QUIET=1; $(BIN)/python -m pip --disable-pip-version-check install
+# pip shows how far it is on a terminal, and is quiet in a log. It compiles nothing: Python compiles the
+# modules that are imported, a small part of torch and transformers.
+PIP := [ -t 1 ] || export PIP_QUIET=1; $(BIN)/python -m pip --disable-pip-version-check install --no-compile
 
-.PHONY: demo test test-export test-ort check train-demo clean
+.PHONY: demo test test-export test-ort lint types check clean
 
 demo: $(VENV)/.installed  ## the built-in clip, its questions answered and checked
 	$(BIN)/edgekv run --kv-budget 1MiB
+
+# Each worker has a core, no more.
+test test-export: export OMP_NUM_THREADS = 1
 
 test: $(VENV)/.dev  ## the suite, without torch
 	$(BIN)/python -m pytest --ignore tests/export --ignore tests/plugin --ignore tests/kernels -n auto --maxprocesses 4
 
 test-export: $(VENV)/.export  ## parity with transformers (installs torch), the GPU kernels and plugins
-	$(BIN)/python -m pytest tests/export tests/plugin -n auto --maxprocesses 4 --dist loadgroup
+	$(BIN)/python -m pytest tests/plugin tests/export -n auto --maxprocesses 4 --dist loadgroup
 	$(BIN)/python -m pytest tests/kernels -n auto --maxprocesses 4
 
-test-ort: $(VENV)/.dev  ## the operator on the oldest and the newest ONNX Runtime we allow
+test-ort: $(VENV)/.dev  ## the operator on the oldest ONNX Runtime we allow (test has the newest)
 	$(BIN)/python scripts/test_ort_versions.py
 
-check: $(VENV)/.export  ## ruff, mypy (which reads the exporter's libraries), import-linter, tests
-	scripts/check
+lint: $(VENV)/.dev  ## ruff and import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
+
+types: $(VENV)/.export  ## mypy, which reads the exporter's libraries
+	$(BIN)/python -m mypy
+
+check: lint types test  ## what a change must pass before anything else
 
 $(VENV)/bin/python:
 	@echo "making $(VENV) with $(PYTHON)"

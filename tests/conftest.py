@@ -23,7 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With ``--dist loadgroup``: tests of one exported model, or of one built plugin, run in one
     worker, which makes it once."""
     for item in items:
-        if group := _made_together(item):
+        group = _made_together(item)
+        if group is not None and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group))
 
 
@@ -37,7 +38,7 @@ def _made_together(item: pytest.Item) -> str | None:
         return "cross"
     params = getattr(item, "callspec", None)
     made = {} if params is None else params.params
-    return f"{name} {next((made[key] for key in ('case', 'pair', 'bundle') if key in made), '')}"
+    return next((made[key] for key in ("case", "pair", "bundle", "name") if key in made), name)
 
 
 @pytest.fixture(scope="session")

@@ -30,10 +30,10 @@ class Row:
     offset: int = 0  # added to the positions of new tokens
 
 
-def open_graph(path: Path, num_threads: int = 2) -> ort.InferenceSession:
+def open_graph(path: Path) -> ort.InferenceSession:
     """A CPU session with the operator registered."""
     options = ort.SessionOptions()
-    options.intra_op_num_threads = num_threads
+    options.intra_op_num_threads = 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4")
     options.register_custom_ops_library(str(native.ort_library_path()))

@@ -7,6 +7,7 @@ random order and start as NaN.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 
 from edgekv import names
 from edgekv.export.build import ExportOptions, save_decoders, trace_decoder
+from tests.export.conftest import Exported
 from tests.export.models import HIDDEN, TEXT_MODELS
 from tests.export.paged import PagedDecoder, Row
 
@@ -49,7 +51,7 @@ def _asdict(value: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=TEXT_MODELS)
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+def case(request: pytest.FixtureRequest, exported: Callable[[str], Exported]) -> Case:
     model = TEXT_MODELS[request.param]()
     generator = torch.Generator().manual_seed(1)
     embeds = torch.randn(2, LENGTH, HIDDEN, generator=generator)
@@ -59,13 +61,10 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     model.set_attn_implementation("eager")
     with torch.no_grad():
         layers = model(inputs_embeds=embeds[:1], use_cache=False, output_attentions=True).attentions
-    options = ExportOptions(weights="fp32", kv_dtype="float32")
-    traced = trace_decoder(model, HIDDEN, options)
-    folder = tmp_path_factory.mktemp("bundle")
-    save_decoders(folder, traced, "fp32")
+    made = exported(request.param)
     first, second = embeds.numpy()
-    attention = layers[traced.mass_layer][0].sum(0).float().numpy()
-    return Case(traced, folder, first, second, expected[0], expected[1], attention)
+    attention = layers[made.traced.mass_layer][0].sum(0).float().numpy()
+    return Case(made.traced, made.folder, first, second, expected[0], expected[1], attention)
 
 
 def same(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> None:
@@ -184,13 +183,13 @@ def test_older_opsets(tmp_path: Path, name: str, opset: int) -> None:
     same(np.concatenate([decoder.step([(row, piece)]) for piece in pieces]), expected)
 
 
-def test_few_nodes_stand_around_the_operator() -> None:
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3"])
+def test_few_nodes_stand_around_the_operator(
+    name: str, exported: Callable[[str], Exported]
+) -> None:
     """Heads stay flat: no swaps, three reshapes into the operator and one out of it."""
-    options = ExportOptions(weights="fp32", kv_dtype="float32")
-    for name in ("llama", "qwen3", "gemma3"):
-        graph = trace_decoder(TEXT_MODELS[name](), HIDDEN, options).graph.graph
-        counts = Counter(node.op_type for node in graph)
-        assert counts["PagedAttention"] == 2
-        assert counts["Transpose"] == 0, name
-        assert counts["RotaryEmbedding"] == 4, name
-        assert counts["Cos"] <= 2, name
+    counts = Counter(node.op_type for node in exported(name).traced.graph.graph)
+    assert counts["PagedAttention"] == 2
+    assert counts["Transpose"] == 0
+    assert counts["RotaryEmbedding"] == 4
+    assert counts["Cos"] <= 2

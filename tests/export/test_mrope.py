@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ import torch
 
 from edgekv.cache import PageCache
 from edgekv.executors import choose_device, create_decoder
-from edgekv.export.build import ExportOptions, save_decoders, trace_decoder
 from edgekv.generate import Runner
+from tests.export.conftest import Exported
 from tests.export.models import HIDDEN, TEXT_MODELS
 
 AXES = {
@@ -21,7 +21,7 @@ AXES = {
 
 
 @pytest.mark.parametrize("name", AXES)
-def test_a_picture_on_a_grid_between_texts(name: str, tmp_path: Path) -> None:
+def test_a_picture_on_a_grid_between_texts(name: str, exported: Callable[[str], Exported]) -> None:
     model = TEXT_MODELS[name]()
     embeds = torch.randn(1, 15, HIDDEN, generator=torch.Generator().manual_seed(3))
     rows, columns = np.divmod(np.arange(6), 3)
@@ -43,13 +43,11 @@ def test_a_picture_on_a_grid_between_texts(name: str, tmp_path: Path) -> None:
         plain = model(inputs_embeds=embeds, use_cache=False).logits[0].numpy()
     assert np.abs(expected[-1] - plain[-1]).max() > 1e-2  # the grid does matter
 
-    traced = trace_decoder(model, HIDDEN, ExportOptions(weights="fp32", kv_dtype="float32"))
+    traced = exported(name).traced
     assert traced.geometry.num_rope_axes == 3
     assert all(rotation.freq_axes == AXES[name] for rotation in traced.probe.rotations)
-    save_decoders(tmp_path, traced, "fp32")
-    decoder = create_decoder(
-        choose_device("cpu"), tmp_path / "decoder.onnx", traced.geometry, num_pages=8
-    )
+    path = exported(name).folder / "decoder.onnx"
+    decoder = create_decoder(choose_device("cpu"), path, traced.geometry, num_pages=8)
     runner = Runner(decoder, PageCache(traced.geometry, 8))
     sequence, rows_of = runner.cache.open(), embeds[0].numpy()
     got = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -10,9 +11,8 @@ import pytest
 
 from edgekv.bundle import Bundle
 from edgekv.config import KVDtype
-from edgekv.export.build import ExportOptions, trace_decoder
 from edgekv.names import OP_DOMAIN, OP_NAME, OP_VERSION
-from tests.export.models import HIDDEN, TEXT_MODELS
+from tests.export.conftest import Exported
 
 DEMO = Path(__file__).parents[2] / "models" / "demo"
 
@@ -30,10 +30,10 @@ def check(graph: ir.Graph, mass_layer: int | None) -> None:
         assert num_outputs == sum(output.name != "" for output in node.outputs)
 
 
-def test_exported_nodes() -> None:
+@pytest.mark.parametrize("name", ["llama"])
+def test_exported_nodes(name: str, exported: Callable[[str], Exported]) -> None:
     """Output, two pools, and in one layer the mass of the pages."""
-    options = ExportOptions(weights="fp32", kv_dtype="float32")
-    traced = trace_decoder(TEXT_MODELS["llama"](), HIDDEN, options)
+    traced = exported(name).traced
     check(traced.graph.graph, traced.mass_layer)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from click.testing import CliRunner
 
 from edgekv.errors import BundleError
 from edgekv.export.build import ExportOptions, export_bundle, trace_decoder
@@ -161,16 +163,17 @@ def test_length_dependent_frequencies_are_those_of_a_short_context() -> None:
     assert len(traced.probe.rotations[0].inv_freq) == 8
 
 
-def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_script_says_one_line(tmp_path: Path) -> None:
-    done = run_script(str(tmp_path / "none"), str(tmp_path / "out"))
+    command = [sys.executable, str(SCRIPT), str(tmp_path / "none"), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stdout == ""
     (line,) = [line for line in done.stderr.splitlines() if not line.startswith("·")]
     assert line.startswith("Error: ")
-    assert run_script("a", "b", "--weights", "fp7").returncode == 2
-    assert run_script("a", "b", "--opset", "19").returncode == 2
+
+
+@pytest.mark.parametrize("wrong", [("--weights", "fp7"), ("--opset", "19")])
+def test_wrong_usage_of_the_script(wrong: tuple[str, str]) -> None:
+    main = runpy.run_path(str(SCRIPT))["main"]
+    own = dict.fromkeys(("TQDM_DISABLE", "TRANSFORMERS_VERBOSITY", "HF_HUB_OFFLINE"))
+    assert CliRunner(env=own).invoke(main, ["a", "b", *wrong]).exit_code == 2

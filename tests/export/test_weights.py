@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,32 +18,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekv import native
-from edgekv.export.build import ExportOptions, TracedDecoder, save_decoders, trace_decoder
+from edgekv.export.build import TracedDecoder, save_decoders
 from edgekv.export.weights import quantize_int4, store_weights
-from tests.export.models import HIDDEN, TEXT_MODELS
+from tests.export.conftest import Exported
+from tests.export.models import HIDDEN
 from tests.export.paged import PagedDecoder, Row
 
-LENGTH = 17
+MODEL, LENGTH = "llama", 17
+pytestmark = pytest.mark.xdist_group(MODEL)
+
+
+@pytest.fixture
+def traced(exported: Callable[[str], Exported]) -> TracedDecoder:
+    return exported(MODEL).traced
 
 
 @pytest.fixture(scope="module")
-def traced() -> TracedDecoder:
-    return trace_decoder(
-        TEXT_MODELS["llama"](), HIDDEN, ExportOptions(weights="fp32", kv_dtype="float32")
-    )
-
-
-@pytest.fixture(scope="module")
-def folders(traced: TracedDecoder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(
+    exported: Callable[[str], Exported], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     """The same decoder in every weight format; each starts from the fp32 one."""
     root = tmp_path_factory.mktemp("weights")
-    found = {}
-    for kind in ("fp32", "fp16", "int4"):
+    traced, found = exported(MODEL).traced, {"fp32": exported(MODEL).folder}
+    for kind in ("fp16", "int4"):
         found[kind] = root / kind
         found[kind].mkdir()
-        if kind == "fp32":
-            save_decoders(found[kind], traced, "fp32")
-            continue
         graph = ir.load(found["fp32"] / "decoder.onnx")
         save_decoders(found[kind], replace(traced, graph=graph), kind)
     return found
@@ -58,8 +58,8 @@ def logits(folder: Path, traced: TracedDecoder, embeds: Any) -> np.ndarray[Any, 
     return PagedDecoder(folder / "decoder.onnx", traced.geometry).step([(Row(), embeds)])
 
 
-def with_rounded_weights(folder: Path, kind: str) -> Path:
-    """An fp32 graph whose weights are those of ``kind``, dequantised by NumPy."""
+def with_rounded_weights(folder: Path, kind: str, target: Path) -> Path:
+    """An fp32 graph whose weights are those of ``kind``, dequantised by NumPy, in ``target``."""
     graph = ir.load(folder / "decoder.onnx")
     for name, value in list(graph.graph.initializers.items()):
         assert value.const_value is not None
@@ -72,18 +72,21 @@ def with_rounded_weights(folder: Path, kind: str) -> Path:
             levels, scales = quantize_int4(array, 32)
             rounded = levels * np.repeat(scales, 32, axis=0)
         value.const_value = ir.tensor(rounded.astype(np.float32), name=name)
-    target = folder.parent / f"rounded-{kind}"
-    target.mkdir(exist_ok=True)
     ir.save(graph, target / "decoder.onnx", external_data="decoder.onnx.data")
     return target
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("fp16", 1e-4), ("int4", 4e-2)])
 def test_numbers_are_those_of_the_rounded_weights(
-    folders: dict[str, Path], traced: TracedDecoder, embeds: Any, kind: str, tolerance: float
+    folders: dict[str, Path],
+    traced: TracedDecoder,
+    embeds: Any,
+    kind: str,
+    tolerance: float,
+    tmp_path: Path,
 ) -> None:
     """int4 products round their activations to int8 (accuracy level 4), hence the tolerance."""
-    reference = logits(with_rounded_weights(folders["fp32"], kind), traced, embeds)
+    reference = logits(with_rounded_weights(folders["fp32"], kind, tmp_path), traced, embeds)
     got = logits(folders[kind], traced, embeds)
     assert np.abs(got - reference).max() <= tolerance * np.abs(reference).max()
 

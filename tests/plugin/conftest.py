@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.operator.cases import CASES
 from tests.plugin.fake_kernels import write_fake_kernels
 
 ROOT = Path(__file__).parents[2]
+SHAPE = (64, 16)  # head dimension and page size of the nodes that tests make themselves
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,8 @@ def build(
 ) -> Build:
     """Configure and build everything for a GPU, or some of it, warnings being errors."""
     configure = [
-        "cmake", "-S", str(ROOT), "-B", str(folder), "-DCMAKE_BUILD_TYPE=Debug",
-        "-DCMAKE_CXX_FLAGS=-Werror -O1",
+        "cmake", "-S", str(ROOT), "-B", str(folder), "-DCMAKE_BUILD_TYPE=None",
+        "-DCMAKE_CXX_FLAGS=-Werror -O1",  # with assertions, without debugging symbols
         "-DEDGEKV_TENSORRT=ON", "-DEDGEKV_ORT_CUDA=ON", "-DEDGEKV_PLUGIN_CHECK=ON",
         "-DEDGEKV_EXAMPLES=ON",
         f"-DEDGEKV_TENSORRT_INCLUDE_DIR={tensorrt_headers()}", f"-DEDGEKV_KERNELS_DIR={kernels}",
@@ -97,9 +99,11 @@ def build(
 
 @pytest.fixture(scope="session")
 def fake_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a manifest and cubins for the fake driver."""
+    """A folder with a manifest and cubins for the fake driver: for every operator case, and for
+    one shape on two architectures."""
     folder = tmp_path_factory.mktemp("kernels")
-    write_fake_kernels(folder)
+    cases = {(case.head_dim, case.page_size) for case in CASES}
+    write_fake_kernels(folder, {"sm_87": sorted({SHAPE, *cases}), "sm_90": [SHAPE]})
     return folder
 
 
@@ -111,6 +115,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, fake_kernels: Path) -> Build
 
 @pytest.fixture(scope="session")
 def sanitized(tmp_path_factory: pytest.TempPathFactory, fake_kernels: Path) -> Build:
-    """The same under AddressSanitizer and UndefinedBehaviorSanitizer."""
+    """What walks the plugin's life, under AddressSanitizer and UndefinedBehaviorSanitizer."""
     folder = tmp_path_factory.mktemp("sanitized")
-    return build(folder, fake_kernels, "-DEDGEKV_SANITIZE=ON")
+    targets = ("edgekv_tensorrt", "edgekv_fake_cuda", "edgekv_plugin_check")
+    return build(folder, fake_kernels, "-DEDGEKV_SANITIZE=ON", targets=targets)

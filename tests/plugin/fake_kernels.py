@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-ARCHS = ("sm_87", "sm_90")
 QUERIES = ("float32", "float16", "bfloat16")
 POOLS = (*QUERIES, "int8")
 
@@ -58,14 +57,12 @@ def _variant(folder: Path, kernel: str, **keys: Any) -> dict[str, Any]:
     } | keys  # fmt: skip
 
 
-def write_fake_kernels(
-    folder: Path,
-    shapes: Iterable[tuple[int, int]] = ((64, 16),),
-    archs: tuple[str, ...] = ARCHS,
-) -> None:
-    """Fill ``folder`` with a manifest for these head and page sizes, every dtype and soft cap."""
+def write_fake_kernels(folder: Path, shapes: Mapping[str, Sequence[tuple[int, int]]]) -> None:
+    """Fill ``folder`` with a manifest for these head and page sizes of each architecture, every
+    dtype and soft cap."""
     variants = []
-    for (head_dim, page_size), arch, query in product(shapes, archs, QUERIES):
+    nodes = [(arch, *node) for arch, found in shapes.items() for node in found]
+    for (arch, head_dim, page_size), query in product(nodes, QUERIES):
         common = {"arch": arch, "head_dim": head_dim, "query_dtype": query}
         variants.append(_variant(folder, "combine", page_size=0, pool_dtype="", **common))
         for pool in POOLS:

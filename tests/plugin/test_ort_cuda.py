@@ -153,9 +153,9 @@ def test_faults_are_one_line(built: Build, driver: FakeDriver) -> None:
         open_session(library, arrays_of(), num_kv_heads=4)
     good = arrays_of()
     for name in ("query", "key", "value", "key_pool", "value_pool"):
-        good[name] = np.repeat(good[name], 2, axis=-1)
-    with pytest.raises(FAULTS, match="no kernel prepare for sm_87, head_dim 128, page size 16"):
-        run_session(open_session(library, good, head_dim=128), good, in_place=True)
+        good[name] = np.repeat(good[name], 3, axis=-1)
+    with pytest.raises(FAULTS, match="no kernel prepare for sm_87, head_dim 192, page size 16"):
+        run_session(open_session(library, good, head_dim=192), good, in_place=True)
     assert driver.launches == []
 
 

@@ -15,21 +15,15 @@ from edgekv import native
 from tests.operator.build import build
 from tests.operator.cases import CASES, Case
 from tests.operator.harness import POOL_NAMES, oracle_outputs, run_ort
-from tests.plugin import conftest
+from tests.plugin.conftest import Build
 from tests.plugin.fake_driver import FakeDriver
-from tests.plugin.fake_kernels import write_fake_kernels
 
 TOLERANCE = {"float32": 1e-5, "float16": 1e-3}
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """ONNX Runtime's sessions here take the CUDA op, with kernels for every case."""
-    kernels = tmp_path_factory.mktemp("case-kernels")
-    shapes = sorted({(case.head_dim, case.page_size) for case in CASES})
-    write_fake_kernels(kernels, shapes, archs=("sm_87",))
-    targets = ("edgekv_ort_cuda_on_cpu", "edgekv_fake_cuda")
-    built = conftest.build(tmp_path_factory.mktemp("cases"), kernels, targets=targets)
+def library(built: Build) -> Iterator[None]:
+    """ONNX Runtime's sessions here take the CUDA op."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGEKV_CUDA_DRIVER", str(built.fake_driver))
         patch.setattr(native, "ort_library_path", lambda: built.ort_cuda_on_cpu)
