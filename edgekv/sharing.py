@@ -64,6 +64,7 @@ class Member:
     busy: bool = False  # its pages are being filled: nothing can leave
     on_leaving: OnLeaving | None = None  # told before anything leaves
     _within: tuple[int, Limits] | None = None  # of ``limits_within``, for so many pages
+    _pinned: NDArray[np.int32] | None = None  # of ``pinned_pages``, once there are any
 
     def __post_init__(self) -> None:
         check_priority(self.priority)
@@ -74,6 +75,16 @@ class Member:
         if self._within is None or self._within[0] != num_pages:
             self._within = (num_pages, self.limits.within(num_pages))
         return self._within[1]
+
+    def pinned_pages(self) -> NDArray[np.int32]:
+        """(n,) pages of the pinned start, which are the same from when it is computed on."""
+        if self._pinned is not None:
+            return self._pinned
+        segments = self.sequence.segment_table()
+        is_pinned = np.repeat(segments.kinds == SYSTEM_CODE, segments.num_pages)
+        pages: NDArray[np.int32] = self.sequence.table.page_ids[is_pinned]
+        self._pinned = pages if pages.size else None
+        return pages
 
     def drop(self, ids: NDArray[np.int64], *, rule: str) -> int:
         """Forget segments ``ids`` (k,): how many frames were among them."""
@@ -398,10 +409,10 @@ def _batch(member: Member) -> int:
 
 def _pinned_pages(members: Collection[Member]) -> int:
     """Pages of pinned starts, shared ones once, those still to be computed included."""
-    planned, pinned = 0, [np.empty(0, dtype=np.int32)]
-    for member in members:
-        segments = member.sequence.segment_table()
-        is_pinned = np.repeat(segments.kinds == SYSTEM_CODE, segments.num_pages)
-        pinned.append(member.sequence.table.page_ids[is_pinned])
-        planned += 0 if is_pinned.any() else member.limits.start_pages
-    return planned + np.unique(np.concatenate(pinned)).size
+    pinned = [member.pinned_pages() for member in members]
+    planned = sum(
+        member.limits.start_pages
+        for member, pages in zip(members, pinned, strict=True)
+        if not pages.size
+    )
+    return planned + len(set().union(*(pages.tolist() for pages in pinned)))

@@ -15,6 +15,7 @@ how much longer the mechanism itself takes for some allocations than for others;
 with the disturbances. The fewer slots are wasted and the smaller the spread, the better.
 
 ``copy_...`` are pages copied in all pools of a model, by one native call and by NumPy.
+``frame_...`` is what the host does for one frame of 5 pages or of 64 (``frame_life``).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from edgekv.bench.frame_life import frame_life
 from edgekv.bench.mixed_load import InPages, InRuns, MixedLoad
 from edgekv.bench.page_copies import page_copies
 from edgekv.bench.report import BenchResult, machine
@@ -117,7 +119,8 @@ def run(
     with _no_collection():
         mixed, mixed_in_runs = _mixed(num_events, num_runs)
         copies, copies_in_numpy = page_copies(num_turns=num_batches // 10)
-    figures |= mixed | copies
+        frames = frame_life(num_frames=num_batches // 5)
+    figures |= mixed | copies | frames
     baseline |= {f"first_fit.{figure}": value for figure, value in mixed_in_runs.items()}
     baseline |= {f"numpy.{figure}": value for figure, value in copies_in_numpy.items()}
     bounds = {

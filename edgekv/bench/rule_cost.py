@@ -72,28 +72,29 @@ class _Clock:
         return timed
 
 
-def rule_costs(model: edgekv.Model) -> dict[str, float]:
-    """Figures of every rule, times in milliseconds of processor time.
+def rule_costs(model: edgekv.Model, *, num_timed: int = _NUM_TIMED) -> dict[str, float]:
+    """Figures of every rule over ``num_timed`` frames, times in milliseconds of processor time.
 
     ``RULE_cost_ms`` a frame, ``RULE_push_ms`` and ``RULE_cost_percent`` of it; what it is made of,
-    ``RULE_batch_ms`` and ``RULE_batch_frames``, and ``no_rule_ms``, which is taken off.
+    ``RULE_batch_ms`` and ``RULE_batch_frames``, and ``RULE_without_ms``, which is taken off.
     """
     rules, per_context = retention_rules(), MAX_FRAMES - 2
-    num_frames = _NUM_WITHOUT * per_context + len(rules) * (_NUM_WARM + _NUM_TIMED)
+    num_frames = len(rules) * (_NUM_WITHOUT * per_context + _NUM_WARM + num_timed)
     streams = needle_streams(-(-num_frames // _STREAM_FRAMES), _STREAM_FRAMES)
     frames = chain.from_iterable(stream.clip.frames for stream in streams)
-    without = [_watch(model, "keep", islice(frames, per_context)) for _ in range(_NUM_WITHOUT)]
-    no_rule_ms = float(np.percentile(np.concatenate(without)[:, 1], 10))
-    figures = {"no_rule_ms": no_rule_ms}
+    figures: dict[str, float] = {}
     for rule in rules:
-        watched = _watch(model, rule, islice(frames, _NUM_WARM + _NUM_TIMED))[_NUM_WARM:]
+        without = [_watch(model, "keep", islice(frames, per_context)) for _ in range(_NUM_WITHOUT)]
+        without_ms = float(np.percentile(np.concatenate(without)[:, 1], 10))
+        watched = _watch(model, rule, islice(frames, _NUM_WARM + num_timed))[_NUM_WARM:]
         num_gone, spent, push = watched.T
         busy, push_ms = num_gone > 0, float(np.percentile(push, 10))
         batch_ms, idle_ms = (float(np.percentile(spent[kind], 10)) for kind in (busy, ~busy))
         share = float(busy.mean())
-        cost_ms = batch_ms * share + idle_ms * (1 - share) - no_rule_ms
+        cost_ms = batch_ms * share + idle_ms * (1 - share) - without_ms
         figures |= {
             f"{rule}_cost_ms": cost_ms,
+            f"{rule}_without_ms": without_ms,
             f"{rule}_batch_ms": batch_ms,
             f"{rule}_batch_frames": float(num_gone[busy].mean()),
             f"{rule}_push_ms": push_ms,

@@ -12,6 +12,8 @@ def test_the_bench_measures_all_and_meets_its_utilisation() -> None:
     assert set(line["bounds"]) == {"allocate_64_p99_us", "utilisation", "mixed_p99_over_p50"}
     assert line["figures"]["mixed_waste"] < 0.08 < line["baseline"]["first_fit.mixed_waste"]
     assert result.holds("utilisation")
+    for what in ("append", "tables", "commit", "drop"):
+        assert line["figures"][f"frame_5_{what}_us"] > 0
     for rival in ("first_fit", "ordered_dict_lru"):
         assert line["baseline"][f"{rival}.allocate_64_p99_us"] > 0
     assert line["baseline"]["reserved_windows.utilisation"] < line["figures"]["utilisation"]

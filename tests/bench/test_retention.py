@@ -12,6 +12,7 @@ from rich.console import Console
 import edgekv
 from edgekv import names
 from edgekv.bench import mass, retention
+from edgekv.bench.rule_cost import rule_costs
 from edgekv.cache import PageCache
 from edgekv.cache.retention import retention_rules
 from edgekv.executors import choose_device, create_decoder
@@ -35,6 +36,19 @@ def test_a_context_holds_one_eighth_of_the_stream_or_one_window(
             session.push(picture(k), float(k))
             most = max(most, session.stats().num_context_frames)
     assert most == (12 * retention.WINDOW // 8 if contender.recall == "off" else retention.WINDOW)
+
+
+def test_what_a_rule_costs_is_timed_in_batches_and_leaves_the_model_as_it_was(
+    bundle_path: Path,
+) -> None:
+    with edgekv.load(bundle_path, kv_budget="4MiB", num_threads=1) as model:
+        figures = rule_costs(model, num_timed=12)
+        with model.session() as session:
+            assert "room" not in vars(session._live.runner.sharing)
+    for rule in retention_rules():
+        assert figures[f"{rule}_batch_frames"] >= 1
+        assert figures[f"{rule}_batch_ms"] > 0
+        assert figures[f"{rule}_push_ms"] > 0
 
 
 def test_a_stream_longer_than_the_model_knows_is_refused(model: edgekv.Model) -> None:
