@@ -64,7 +64,6 @@ def use(model: edgekv.Model, saved: Saved, pixels: NDArray[np.uint8]) -> None:
     with model.restore(saved.path) as session:
         session.push(pixels, max(session.last_time_s, 0.0) + 1)
         session.logits("What?")
-        session.save(saved.path.with_name("again.session"))
 
 
 def refused(model: edgekv.Model, saved: Saved, pixels: NDArray[np.uint8]) -> bool:
