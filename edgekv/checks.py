@@ -23,7 +23,7 @@ def shown(value: object) -> str:
     try:
         text = " ".join(repr(value).split())
     except Exception:  # a repr may do anything; a whole number of 5,000 digits has none
-        return f"a {type(value).__name__}"
+        return f"<{type(value).__name__}>"
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
 
 
@@ -40,7 +40,7 @@ def whole(value: object, name: str, *, least: int | None = None, most: int = MAX
             return number
     expected = "be a whole number" if least is None else f"be a whole number from {least}"
     if most != MAX_WHOLE:
-        expected += f" to {most}"
+        expected += f" to {most}" if least is not None else f" up to {most}"
     elif isinstance(value, Integral) and abs(int(value)) > most:
         expected += " that fits 64 bits"
     refuse(name, expected, value)

@@ -19,6 +19,7 @@ else:
     import tomli as tomllib
 
 from edgekv.checks import path_of, shown
+from edgekv.regular_file import open_regular
 
 # Keys of each table, with the type of their values.
 _KEYS: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -62,7 +63,7 @@ def read_device_config(path: str | Path) -> DeviceConfig:
     belong there."""
     path = path_of(path, "path")
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             tables = tomllib.load(file)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None

@@ -60,7 +60,8 @@ def load_source(file: SessionFile, runner: Runner, sequence: Sequence) -> None:
     if runner.cache.cross is None:
         raise SessionFileError(f"{file.name}: holds a source, and this model looks at none")
     key, num_states = file.array(_KEY), file.array(_NUM_STATES)
-    if key.dtype != np.uint8 or key.shape != (32,) or num_states.shape != ():
+    is_key = key.dtype == np.uint8 and key.shape == (32,)
+    if not is_key or num_states.dtype != np.int64 or num_states.shape != ():
         raise SessionFileError(f"{file.name}: blocks {_KEY!r} and {_NUM_STATES!r} are no key")
     with runner.lock:
         source = runner.cache.cross.find(key.tobytes())

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from edgekv.checks import path_of, shown
 from edgekv.decode import decode, parse_json
 from edgekv.errors import SessionFileError
+from edgekv.regular_file import open_regular
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -113,7 +114,7 @@ class SessionFile:
         path = path_of(path, "path")
         self.name = path.name
         try:
-            self._file = path.open("rb")
+            self._file = open_regular(path)
         except OSError as error:
             raise SessionFileError(f"{path}: cannot be read ({error.strerror})") from None
         try:

@@ -83,7 +83,17 @@ def _tensorrt_problem() -> str | None:
 def _cuda_bindings_problem() -> str | None:
     if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings"):
         return None
-    return "cuda-bindings is not installed: pip install cuda-bindings"
+    return f"cuda-bindings is not installed: pip install {_bindings_wanted()}"
+
+
+def _bindings_wanted() -> str:
+    """cuda-bindings of the driver's CUDA: those of a newer one do not load on it."""
+    version = ctypes.c_int(0)
+    try:
+        code = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except OSError:
+        return "cuda-bindings"
+    return "'cuda-bindings<13'" if not code and 0 < version.value < 13_000 else "cuda-bindings"
 
 
 def _ort_problem() -> str | None:

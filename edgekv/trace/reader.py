@@ -12,6 +12,7 @@ from pathlib import Path
 
 from edgekv.checks import path_of
 from edgekv.errors import TraceError
+from edgekv.regular_file import open_regular
 from edgekv.trace.codec import MAX_HEADER_BYTES, Header, Incomplete, unframe_record, unpack_header
 from edgekv.trace.events import Event, Held, Kept, Reserved
 from edgekv.trace.unpack import RecordReader
@@ -101,7 +102,7 @@ def _header(path: Path) -> Header:
 
 def _read(path: Path, size: int = -1) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(size)
     except OSError as error:
         raise TraceError(f"cannot read the trace {path}: {error.strerror}") from None

@@ -16,10 +16,14 @@ from edgekv.executors import choose_device, device_reports, devices
 
 
 class Driver:
-    """A libcuda that finds ``num_gpus``."""
+    """A libcuda of CUDA ``version`` / 1000 that finds ``num_gpus``."""
 
-    def __init__(self, num_gpus: int, code: int = 0) -> None:
-        self._num_gpus, self._code = num_gpus, code
+    def __init__(self, num_gpus: int, code: int = 0, version: int = 13_000) -> None:
+        self._num_gpus, self._code, self._version = num_gpus, code, version
+
+    def cuDriverGetVersion(self, version: Any) -> int:  # noqa: N802 - CUDA's name
+        version._obj.value = self._version
+        return 0
 
     def cuInit(self, _: int) -> int:  # noqa: N802 - CUDA's name
         return self._code
@@ -54,6 +58,21 @@ def gpu_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def problems(device: str) -> tuple[str, ...]:
     return next(report.problems for report in device_reports() if report.device == device)
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted"), [(12_060, "'cuda-bindings<13'"), (13_000, "cuda-bindings")]
+)
+@pytest.mark.usefixtures("gpu_machine")
+def test_bindings_of_the_drivers_own_cuda_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, version: int, wanted: str
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Driver(1, version=version))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name.startswith("cuda") else find(name)
+    )
+    assert problems("tensorrt") == (f"cuda-bindings is not installed: pip install {wanted}",)
 
 
 @pytest.mark.usefixtures("gpu_machine")

@@ -32,7 +32,7 @@ class Tier:
         self.model = model
         self.path, self.saved = folder / "a.tier", folder / "a.session"
         with model.session(tier=self.path, tier_limit="1MiB") as session:
-            for k in range(60):
+            for k in range(40):
                 session.push(picture(k), float(k))
             session.save(self.saved)
         data = self.path.read_bytes()
@@ -74,20 +74,27 @@ class Tier:
             return stats.recall_off if stats.max_frames == 0 else None
 
 
+@pytest.fixture(scope="module")
+def made(model: edgekv.Model, picture: Picture, tmp_path_factory: pytest.TempPathFactory) -> Tier:
+    return Tier(model, picture, tmp_path_factory.mktemp("forged"))
+
+
 @pytest.fixture
-def tier(model: edgekv.Model, picture: Picture, tmp_path: Path) -> Tier:
-    return Tier(model, picture, tmp_path)
+def tier(made: Tier) -> Tier:
+    """As it was written, whatever the test before made of it."""
+    made.write(made.header)
+    return made
 
 
 def test_headers(tier: Tier) -> None:
     assert tier.use() is None
     reasons = []
-    for _, forged in forgeries(tier.header, each=4):
+    for _, forged in forgeries(tier.header, each=2):
         tier.write(forged)
         refusal(lambda: TierFile.open(tier.path).close(), TierError)
         reasons.append(tier.use())
     assert all(reason is None or len(reason.splitlines()) == 1 for reason in reasons)
-    assert sum(reason is not None for reason in reasons) > 100
+    assert sum(reason is not None for reason in reasons) > 50
 
 
 @pytest.mark.parametrize("text", [b"", b"[1]", b"{{{", b"\xff", b"null", b"[" * 4000])

@@ -50,10 +50,10 @@ def test_headers(tmp_path: Path, use: Callable[[Path], object]) -> None:
     length = FIXED.unpack_from(data)[2]
     header, end = json.loads(data[FIXED.size : FIXED.size + length]), unpack_header(data)[1]
     said = []
-    for _, forged in forgeries(header):
+    for _, forged in forgeries(header, each=12):
         path.write_bytes(with_header(forged, data[end:]))
         said.append(refusal(lambda: use(path), TraceError))
-    assert len(said) - said.count(None) > len(said) // 2 > 100
+    assert len(said) - said.count(None) > len(said) // 2 > 50
 
 
 @pytest.mark.parametrize("text", [b"", b"[1]", b"null", b"{", b"\xff", b"[" * 60_000])
@@ -76,7 +76,7 @@ def test_records(tmp_path: Path, use: Callable[[Path], object]) -> None:
         record, at, chain = unframe_record(data, at, chain)
         records.append(record)
     said = []
-    for _ in range(200):
+    for _ in range(100):
         changed = list(records)
         place = draw.randrange(len(records))
         if (how := draw.randrange(4)) == 0:

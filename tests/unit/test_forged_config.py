@@ -4,6 +4,7 @@ says."""
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,10 @@ from typing import Any
 import pytest
 
 from edgekv.device_config import read_device_config
+from edgekv.errors import SessionFileError, TierError, TraceError
+from edgekv.session_file import SessionFile
+from edgekv.tier.file import TierFile
+from edgekv.trace import read_log
 from tests.forging import WRONG, refusal
 
 TABLES: dict[str, dict[str, Any]] = {
@@ -60,6 +65,18 @@ def test_no_bytes_raise_anything_else(tmp_path: Path) -> None:
         at = draw.randrange(len(whole))
         path.write_bytes(whole[:at] + draw.randbytes(draw.randrange(1, 4)) + whole[at + 1 :])
         refusal(lambda: read_device_config(path), ValueError)
+
+
+def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        for read, error in (
+            (read_device_config, ValueError),
+            (SessionFile, SessionFileError),
+            (read_log, TraceError),
+            (TierFile.open, TierError),
+        ):
+            assert refusal(lambda: read(path), error) is not None  # noqa: B023 - called at once
 
 
 @pytest.mark.parametrize("said", ["Is a directory", "No such file", "not TOML"])
