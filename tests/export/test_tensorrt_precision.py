@@ -43,7 +43,7 @@ def test_products_are_half_and_nothing_else_changes(graph: str, tmp_path: Path) 
     assert {layer.get_output(0).dtype for layer in products} == {FLOAT}
     before = network_signature(network)
     attentions = layers_of(network, trt.LayerType.ATTENTION_OUTPUT)
-    assert use_half(network) == len(products) + 2 * len(attentions)
+    assert use_half(network) == len(products) + len(attentions)
     assert {layer.get_output(0).dtype for layer in (*products, *attentions)} == {HALF}
     assert network_signature(network) == before
     norms = trt.LayerType.REDUCE if graph == "decoder" else trt.LayerType.NORMALIZATION

@@ -37,15 +37,20 @@ def use_half(network: trt.INetworkDefinition) -> int:
     """Cast around every float32 product, attention and operator node; how many there were."""
     layers = [network.get_layer(index) for index in range(network.num_layers)]
     readers = _readers(layers)
-    changed = 0
+    changed, attending = 0, False
     for layer in layers:
+        if layer.type == _ATTENTION_OUTPUT and attending:
+            _widen(network, layer.get_output(0), readers)
+            attending = False
         places, dtype = _wanted(layer)
         given = [layer.get_input(place) for place in places]
         if dtype == trt.DataType.FLOAT or any(one.dtype != trt.DataType.FLOAT for one in given):
             continue
         for place, tensor in zip(places, given, strict=True):
             layer.set_input(place, network.add_cast(tensor, dtype).get_output(0))
-        if layer.type != _ATTENTION_INPUT:  # its result is another layer's
+        if layer.type == _ATTENTION_INPUT:
+            attending = True  # its result is the next layer's of the kind above
+        else:
             _widen(network, layer.get_output(0), readers)
         changed += 1
     return changed
@@ -59,8 +64,6 @@ def _wanted(layer: trt.ILayer) -> tuple[list[int], trt.DataType]:
         return list(_row_places(layer)), _query_type(layer)
     if layer.type == _ATTENTION_INPUT:
         return [place for place in range(layer.num_inputs) if layer.get_input(place)], _HALF
-    if layer.type == _ATTENTION_OUTPUT:  # only what comes out, which is half by now
-        return [], _HALF if layer.get_output(0).dtype == _HALF else trt.DataType.FLOAT
     return [], trt.DataType.FLOAT
 
 
