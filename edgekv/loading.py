@@ -87,7 +87,7 @@ def load(
     chosen = choose_device(device)
     bundle = Bundle.open(path)
     if device == "auto" and bundle.cross is not None:
-        chosen = choose_device("cpu")  # the only one with executors for cross-attention
+        chosen = choose_device("auto", cross_attention=True)
     need = estimate(bundle, kv_budget, kv_dtype, cross_budget=cross_budget)
     check_memory(bundle, need, encoder_cache_bytes)
     engines = _engine_source(bundle, engine_cache, progress)

@@ -140,17 +140,17 @@ def _show_bundle(console: Console, path: Path, kv_budget: int) -> bool:
     table.add_row("in all", f"{format_bytes(need.total_bytes)}: {_verdict(fits)}")
     building = build_bytes(max(map(graph_bytes, opened.graph_paths)))
     builds = available is None or building <= available
-    table.add_row(
-        "TensorRT",
-        f"about {format_bytes(building)} while its engines are built: {_verdict(builds)}",
-    )
+    engines = f"about {format_bytes(building)} while its engines are built: {_verdict(builds)}"
+    if opened.cross is not None:
+        engines = "no: it runs no cross-attention; --device cuda or cpu"
+    table.add_row("TensorRT", engines)
     console.print(table)
     return fits
 
 
 def _cross_line(cross: CrossSettings, need: Estimate) -> str:
-    """What cross-attention takes, and where it runs."""
+    """What cross-attention takes."""
     what = "sounds" if cross.audio is not None else "pictures"
     num_inputs = need.num_cross_pages // cross.geometry.pages_for(cross.max_states)
     size = format_bytes(need.cross_bytes)
-    return f"{what}, {num_inputs} of the largest in pools of {size}; runs on the CPU only"
+    return f"{what}, {num_inputs} of the largest in pools of {size}"

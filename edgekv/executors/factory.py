@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 from edgekv.config import KVGeometry
 from edgekv.errors import ExecutorError
@@ -15,6 +16,12 @@ from edgekv.executors.base import (
 )
 from edgekv.executors.devices import Device
 from edgekv.executors.signature import Signature, decoder_signature
+
+Pools = TypeVar("Pools")
+_NO_CROSS = (
+    "models with cross-attention do not run on TensorRT: no engine is built of their encoder and "
+    "of the graph that writes their cross pools; --device cuda and --device cpu run them"
+)
 
 
 def create_decoder(
@@ -39,26 +46,32 @@ def create_decoder(
     (None: ``geometry``) says.
     """
     if device == "cpu":
+        from edgekv.executors.host_pools import HostPools
         from edgekv.executors.ort_cpu import OrtDecoder
-        from edgekv.executors.ort_cross import OrtCross
 
-        if not isinstance(cross, OrtCross | None):
-            raise ExecutorError(f"cross pools of a {type(cross).__name__} cannot be read here")
         return OrtDecoder(
             path,
             geometry,
             num_pages=num_pages,
             num_threads=num_threads,
             signature=signature,
-            cross_pools=None if cross is None else cross.pools,
+            cross_pools=_pools_of(cross, HostPools),
         )
     columns = min(max_columns or num_pages, num_pages)
     if device == "cuda":
+        from edgekv.executors.device_pools import DevicePools
         from edgekv.executors.ort_cuda import OrtCudaDecoder
 
         return OrtCudaDecoder(
-            path, geometry, num_pages=num_pages, max_columns=columns, signature=signature
+            path,
+            geometry,
+            num_pages=num_pages,
+            max_columns=columns,
+            signature=signature,
+            cross_pools=_pools_of(cross, DevicePools),
         )
+    if cross is not None:
+        raise ExecutorError(_NO_CROSS)
     from edgekv.executors.tensorrt.open import open_decoder
     from edgekv.executors.tensorrt.profiles import StepLimits
 
@@ -100,6 +113,16 @@ def create_vision(
     return open_vision(path, signature=signature, source=_given(engines))
 
 
+def _pools_of(cross: CrossExecutor | None, kind: type[Pools]) -> Pools | None:
+    """The pools that ``cross`` owns. Raises ExecutorError where they lie somewhere else."""
+    if cross is None:
+        return None
+    pools = getattr(cross, "pools", None)
+    if not isinstance(pools, kind):
+        raise ExecutorError(f"cross pools of a {type(cross).__name__} cannot be read here")
+    return pools
+
+
 def _given(engines: EngineSource | None) -> EngineSource:
     if engines is None:
         raise ExecutorError("the TensorRT executor must be told where engines are kept")
@@ -114,7 +137,12 @@ def create_encoder(
         from edgekv.executors.ort_cross import OrtEncoder
 
         return OrtEncoder(path, num_threads=num_threads, signature=signature)
-    raise ExecutorError(f"models with cross-attention run on the CPU only, not on {device!r}")
+    if device == "cuda":
+        from edgekv.executors.ort_cross import OrtEncoder
+        from edgekv.executors.ort_cuda import CUDA
+
+        return OrtEncoder(path, signature=signature, providers=CUDA)
+    raise ExecutorError(_NO_CROSS)
 
 
 def create_cross(
@@ -133,4 +161,9 @@ def create_cross(
         return OrtCross(
             path, geometry, num_pages=num_pages, num_threads=num_threads, signature=signature
         )
-    raise ExecutorError(f"models with cross-attention run on the CPU only, not on {device!r}")
+    if device == "cuda":
+        from edgekv.executors.ort_cross import OrtCross
+        from edgekv.executors.ort_cuda import gpu
+
+        return OrtCross(path, geometry, num_pages=num_pages, signature=signature, place=gpu())
+    raise ExecutorError(_NO_CROSS)

@@ -33,13 +33,13 @@ class HostPools:
         alike = groupby(self.arrays, lambda array: array.shape)
         self._copiers = [PageCopier(list(arrays)) for _, arrays in alike]
 
-    def copy(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
+    def copy_pages(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
         """Copy whole pages (n,) -> (n,) in every pool."""
         self._check_open()
         for copier in self._copiers:
             copier.copy(source, target)
 
-    def read(self, pages: NDArray[np.int32], layers: slice = slice(None)) -> NDArray[Any]:
+    def read_pages(self, pages: NDArray[np.int32], layers: slice = slice(None)) -> NDArray[Any]:
         """Contents of pages (n,): (num_layers, 2, n, Hk, S, W)."""
         self._check_open()
         chosen = range(self._num_parts // 2)[layers]
@@ -50,7 +50,7 @@ class HostPools:
             stacked = join(stacked, np.stack(scales))
         return stacked.reshape(len(chosen), 2, *stacked.shape[1:])
 
-    def write(self, pages: NDArray[np.int32], contents: NDArray[Any]) -> None:
+    def write_pages(self, pages: NDArray[np.int32], contents: NDArray[Any]) -> None:
         """Put contents (num_layers, 2, n, Hk, S, W) into pages (n,)."""
         self._check_open()
         parts = contents.reshape(-1, *contents.shape[2:])

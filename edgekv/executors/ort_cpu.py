@@ -92,17 +92,17 @@ class OrtDecoder:
 
     def copy_pages(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
         """Copy whole pages in every pool."""
-        self._pools.copy(source, target)
+        self._pools.copy_pages(source, target)
 
     def read_pages(
         self, pages: NDArray[np.int32], layers: slice = slice(None)
     ) -> NDArray[np.generic]:
         """Contents of pages, (num_layers, 2, n, Hk, S, W)."""
-        return self._pools.read(pages, layers)
+        return self._pools.read_pages(pages, layers)
 
     def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
         """Put contents (num_layers, 2, n, Hk, S, W) into pages."""
-        self._pools.write(pages, contents)
+        self._pools.write_pages(pages, contents)
 
     def close(self) -> None:
         """Give pools and graph back."""

@@ -72,6 +72,7 @@ class OrtCudaDecoder:
         max_columns: int | None = None,  # pages a sequence may hold, None = all
         max_rows: int = 8,  # sequences in one step
         signature: Signature | None = None,  # None = what the geometry alone asks for
+        cross_pools: DevicePools | None = None,
         place: Place | None = None,  # None = the GPU
     ) -> None:
         place = place or gpu()
@@ -92,6 +93,10 @@ class OrtCudaDecoder:
             self._pools.free()
             raise
         self._closed = False
+        for pool, address in [] if cross_pools is None else cross_pools.bindings():
+            where = (place.memory, 0, element_type(pool.dtype), pool.shape, address)
+            for binding in self._step.bindings:
+                binding.bind_input(pool.source, *where)
         for pool, address in self._pools.bindings():
             where = (place.memory, 0, element_type(pool.dtype), pool.shape, address)
             for binding in self._step.bindings:

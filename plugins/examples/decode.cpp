@@ -211,6 +211,7 @@ int run(char** argv, int argc) {
   Logger logger;
   require(getPluginRegistry()->loadLibrary(argv[1]) != nullptr, "the plugin cannot be loaded");
   const std::unique_ptr<nvinfer1::IRuntime> runtime(nvinfer1::createInferRuntime(logger));
+  require(runtime != nullptr, "TensorRT gives no runtime: see the lines above");
   Decoder decoder(*runtime, read_file(argv[2]), std::atoi(argv[4]));
   const Embeddings embeddings(argv[3]);
   PageTable table(std::atoi(argv[4]), decoder.page_size(), decoder.max_columns());

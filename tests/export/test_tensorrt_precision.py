@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import TensorProto, helper
 
 pytest.importorskip("tensorrt_rtx_bindings", reason="pip install 'edgekv[gpu-test]'")
 
@@ -43,12 +44,43 @@ def test_products_are_half_and_nothing_else_changes(graph: str, tmp_path: Path) 
     assert {layer.get_output(0).dtype for layer in products} == {FLOAT}
     before = network_signature(network)
     attentions = layers_of(network, trt.LayerType.ATTENTION_OUTPUT)
-    assert use_half(network) == len(products) + 2 * len(attentions)
+    assert use_half(network) == len(products) + len(attentions)
     assert {layer.get_output(0).dtype for layer in (*products, *attentions)} == {HALF}
     assert network_signature(network) == before
     norms = trt.LayerType.REDUCE if graph == "decoder" else trt.LayerType.NORMALIZATION
     assert {layer.get_output(0).dtype for layer in layers_of(network, norms)} == {FLOAT}
     assert use_half(network) == 0  # it is half already
+
+
+def test_int4_weights_become_half_at_once(tmp_path: Path) -> None:
+    """With a cast between them and their product a builder stores them wide."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, "T", 64])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, "T", 32])
+    levels = helper.make_tensor("levels", TensorProto.INT4, [64, 32], bytes(64 * 32 // 2), raw=True)
+    scales = helper.make_tensor("scales", TensorProto.FLOAT, [2, 32], [0.5] * 64)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["levels", "scales"], ["w"], axis=0, block_size=32),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [y], [levels, scales])
+    path = tmp_path / "int4.onnx"
+    opset = helper.make_opsetid("", 21)
+    path.write_bytes(helper.make_model(graph, opset_imports=[opset]).SerializeToString())
+    network = create_network(trt.Builder(log := Log()))
+    parser = trt.OnnxParser(network, log)
+    assert parser.parse_from_file(str(path)), parser.get_error(0).desc()
+    before = network_signature(network)
+    assert use_half(network) == 1
+    assert network_signature(network) == before
+    (product,) = layers_of(network, trt.LayerType.MATRIX_MULTIPLY)
+    weights = layers_of(network, trt.LayerType.DEQUANTIZE)[-1].get_output(0)
+    (reshape,) = (
+        layer
+        for layer in layers_of(network, trt.LayerType.SHUFFLE)
+        if layer.get_input(0).name == weights.name
+    )
+    assert weights.dtype == HALF
+    assert product.get_input(1).name == reshape.get_output(0).name
 
 
 class Tensor:

@@ -65,11 +65,33 @@ def check_cubin(folder: Path, variant: dict) -> None:
 
 
 def test_a_bundles_shapes(tmp_path: Path) -> None:
-    result = build("--arch", "sm_87", "--bundle", "models/demo", "--out", tmp_path, "--jobs", "1")
+    chosen = ("--pool-dtype", "int8", "--query-dtype", "float16")
+    demo = ("--bundle", "models/demo", "--out", tmp_path, "--jobs", "1")
+    result = build("--arch", "sm_87", *demo, *chosen)
     assert result.returncode == 0, result.stderr
-    decodes = [v for v in manifest_of(tmp_path) if v["config"] == "decode"]
-    assert {(v["head_dim"], v["page_size"], v["pool_dtype"]) for v in decodes} == {
-        (32, 16, "float16"), (32, 16, "float32"),
+    (decode,) = [v for v in manifest_of(tmp_path) if v["config"] == "decode"]
+    shape = [decode[key] for key in ("head_dim", "page_size", "pool_dtype", "query_dtype")]
+    assert shape == [32, 16, "int8", "float16"]
+
+
+LIST_SHAPES = """
+import sys
+sys.path.insert(0, "scripts")
+from build_plugin import bundle_shapes
+from pathlib import Path
+for shape in bundle_shapes(Path("models/demo"), None, None):
+    print(shape.pool_dtype, shape.query_dtype)
+"""
+
+
+def test_every_pool_has_kernels_for_what_executors_send() -> None:
+    command = [sys.executable, "-c", LIST_SHAPES]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(listed.stdout.splitlines()) == {
+        "float32 float32",
+        "float16 float32", "float16 float16",
+        "bfloat16 float32", "bfloat16 bfloat16",
+        "int8 float32", "int8 float16",
     }  # fmt: skip
 
 
@@ -80,6 +102,7 @@ def test_a_bundles_shapes(tmp_path: Path) -> None:
         (("--head-dim", "512"), "head_dim must be 1 to 256, got 512"),
         (("--page-size", "0"), "page_size must be 1 to 128, got 0"),
         (("--pool-dtype", "fp8"), "pool dtype must be one of"),
+        (("--bundle", "models/demo", "--pool-dtype", "fp8"), "has no decoder with fp8 pools"),
         (("--ptxas", "nowhere"), "--ptxas: nowhere is not a file"),
     ],
 )

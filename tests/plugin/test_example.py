@@ -1,9 +1,11 @@
-"""The page table of the C++ example does what edgekv's own cache does."""
+"""The C++ example: it links, refuses what is wrong, and its page table does what the cache does."""
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 from edgekv.cache import PageCache, Sequence
 from edgekv.config import KVGeometry
 from edgekv.errors import EdgeKVError
-from tests.plugin.conftest import Build
+from tests.plugin.conftest import ROOT, Build, build, run
 
 PAGES, SIZE, COLUMNS = 40, 4, 32
 
@@ -87,3 +89,36 @@ def test_random_streams(built: Build, seed: int) -> None:
     found: list[Any] = [read(line) for line in result.stdout.splitlines()]
     assert found == wanted
     assert None in wanted
+
+
+@pytest.fixture(scope="module")
+def decode(tmp_path_factory: pytest.TempPathFactory, fake_kernels: Path) -> Path:
+    """The program, linked: its TensorRT is TensorRT-RTX, which has the same functions and needs no
+    GPU for them; its CUDA runtime is one that finds no device."""
+    spec = importlib.util.find_spec("tensorrt_rtx_libs")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("pip install 'edgekv[gpu-test]'")
+    folder = tmp_path_factory.mktemp("decode")
+    (tensorrt,) = Path(spec.submodule_search_locations[0]).glob("libtensorrt_rtx.so*")
+    cudart = folder / "libcudart.so"
+    source = Path(__file__).with_name("cudart_without_a_gpu.c")
+    headers = ROOT / "plugins/tensorrt/no_cuda"
+    made = run(["cc", "-shared", "-fPIC", "-I", str(headers), "-o", str(cudart), str(source)])
+    assert made.returncode == 0, made.stderr
+    made_of = (f"-DEDGEKV_NVINFER={tensorrt}", f"-DEDGEKV_CUDART={cudart}")
+    linked = build(folder / "build", fake_kernels, *made_of, targets=("edgekv_decode",))
+    return linked.folder / "plugins/examples/edgekv_decode"
+
+
+def test_it_says_how_it_is_called(decode: Path) -> None:
+    done = run([str(decode), "plugin.so", "decoder.engine", "embed.npy"])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "usage: decode PLUGIN.so ENGINE embed.npy NUM_PAGES TOKEN...\n"
+
+
+def test_a_plugin_that_is_not_there(decode: Path, tmp_path: Path) -> None:
+    """As far as it goes without a GPU: TensorRT's registry is asked, and says no."""
+    missing = str(tmp_path / "none.so")
+    done = run([str(decode), missing, "decoder.engine", "embed.npy", "8", "1"])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == "the plugin cannot be loaded"

@@ -37,15 +37,22 @@ def use_half(network: trt.INetworkDefinition) -> int:
     """Cast around every float32 product, attention and operator node; how many there were."""
     layers = [network.get_layer(index) for index in range(network.num_layers)]
     readers = _readers(layers)
-    changed = 0
+    makers = {layer.get_output(0).name: layer for layer in layers}
+    changed, attending = 0, False
     for layer in layers:
+        if layer.type == _ATTENTION_OUTPUT and attending:
+            _widen(network, layer.get_output(0), readers)
+            attending = False
         places, dtype = _wanted(layer)
         given = [layer.get_input(place) for place in places]
         if dtype == trt.DataType.FLOAT or any(one.dtype != trt.DataType.FLOAT for one in given):
             continue
         for place, tensor in zip(places, given, strict=True):
-            layer.set_input(place, network.add_cast(tensor, dtype).get_output(0))
-        if layer.type != _ATTENTION_INPUT:  # its result is another layer's
+            if not _dequantize_to(network, tensor, dtype, makers, readers):
+                layer.set_input(place, network.add_cast(tensor, dtype).get_output(0))
+        if layer.type == _ATTENTION_INPUT:
+            attending = True  # its result is the next layer's of the kind above
+        else:
             _widen(network, layer.get_output(0), readers)
         changed += 1
     return changed
@@ -59,9 +66,34 @@ def _wanted(layer: trt.ILayer) -> tuple[list[int], trt.DataType]:
         return list(_row_places(layer)), _query_type(layer)
     if layer.type == _ATTENTION_INPUT:
         return [place for place in range(layer.num_inputs) if layer.get_input(place)], _HALF
-    if layer.type == _ATTENTION_OUTPUT:  # only what comes out, which is half by now
-        return [], _HALF if layer.get_output(0).dtype == _HALF else trt.DataType.FLOAT
     return [], trt.DataType.FLOAT
+
+
+def _dequantize_to(
+    network: trt.INetworkDefinition,
+    weights: trt.ITensor,
+    dtype: trt.DataType,
+    makers: dict[str, trt.ILayer],
+    readers: Readers,
+) -> bool:
+    """Have quantised weights become ``dtype`` at once: a builder multiplies them as they are stored
+    where nothing but their shape changes on the way. Whether they are such weights."""
+    if len(readers[weights.name]) > 1 or weights.name not in makers:
+        return False
+    maker, reshape = makers[weights.name], None
+    if maker.type == trt.LayerType.SHUFFLE:
+        reshape, inner = maker, maker.get_input(0)
+        if len(readers[inner.name]) > 1 or inner.name not in makers:
+            return False
+        maker = makers[inner.name]
+    if maker.type != trt.LayerType.DEQUANTIZE or reshape is None:
+        return False
+    maker.__class__ = trt.IDequantizeLayer  # networks hand out plain layers
+    scale = network.add_cast(maker.get_input(1), dtype).get_output(0)
+    again = network.add_dequantize(maker.get_input(0), scale, dtype)
+    again.axis = maker.axis
+    reshape.set_input(0, again.get_output(0))
+    return True
 
 
 Readers = dict[str, list[tuple[trt.ILayer, int]]]  # tensor -> layers that read it, and where
