@@ -22,6 +22,10 @@ class HeldBack:
         self._append: Append | None = None
         self._step: Step | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        return self._plan is None
+
     def hold(self, append: Append, plan: Planned) -> None:
         """Hold back an append, in place of one that is written."""
         self._append, self._plan, self._step = append, plan, None

@@ -263,8 +263,9 @@ class TraceWriter:
 
     def _write_plan(self) -> None:
         """Something else came between a plan and its commit: write what was held back."""
-        for record in self._held_back.written(self._records, self._now()):
-            self._emit(record)
+        if not self._held_back.is_empty:
+            for record in self._held_back.written(self._records, self._now()):
+                self._emit(record)
 
     def _count(self) -> None:
         counts = self._cache.counts
