@@ -77,7 +77,7 @@ def replay(log: TraceLog) -> ReplayResult:
             break
         except TraceError:
             raise
-        except (EdgeKVError, ValueError, KeyError) as error:
+        except (EdgeKVError, KeyError, OverflowError, ValueError) as error:
             what = f"no sequence {error}" if isinstance(error, KeyError) else str(error)
             name = type(event).__name__.lower()
             difference = f"event {num_events} at {event.at_us / 1e6:.6f} s: {name}: {what}"

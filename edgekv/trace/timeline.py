@@ -318,7 +318,7 @@ def build_timeline(log: TraceLog) -> Timeline:
     for number, event in enumerate(log.events()):
         try:
             timeline.feed(event)
-        except (KeyError, IndexError, ValueError) as error:
+        except (KeyError, IndexError, OverflowError, ValueError) as error:
             what = f"no sequence {error}" if isinstance(error, KeyError) else str(error)
             raise TraceError(
                 f"{log.path}: event {number} does not fit those before it: {what}"

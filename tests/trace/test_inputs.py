@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 import edgekv
-from edgekv.cache import CrossCache, CrossInput, PageCache
-from edgekv.config import KVGeometry
+from edgekv.cache import CrossCache, CrossInput
 from edgekv.errors import CacheError, OutOfPagesError, TraceError
 from edgekv.trace import TraceWriter, read_log
 from edgekv.trace.draw import draw
@@ -22,42 +21,7 @@ from edgekv.trace.timeline import build_timeline
 from edgekv.trace.view import make_view
 from tests.session.cross_bundle import save_cross_bundle
 from tests.session.test_cross import SHORT, picture
-from tests.trace.streams import add
-
-CROSS = KVGeometry(2, 1, 4, 4, "float32", num_rope_axes=0)
-OWN = KVGeometry(2, 1, 4, 4, "float32")
-
-
-def make(num_pages: int = 8) -> tuple[PageCache, CrossCache]:
-    cross = CrossCache(CROSS, num_pages)
-    return PageCache(OWN, 32, cross=cross), cross
-
-
-def show(cross: CrossCache, key: bytes, num_states: int) -> CrossInput:
-    """Found, or else written."""
-    if (found := cross.find(key)) is not None:
-        return found
-    source = cross.reserve(key, num_states)
-    cross.publish(source)
-    return source
-
-
-def write_inputs(path: Path, num_pages: int = 8) -> CrossCache:
-    """Inputs come, are found while they are held and while not, leave for others, or come to
-    nothing."""
-    cache, cross = make(num_pages)
-    log = TraceWriter(cache, path)
-    with cache.open() as sequence:
-        for name in (b"a", b"b", b"a", b"c", b"b", b"d", b"d"):
-            source = show(cross, name, 10)
-            sequence.look_at(source)
-            source.release()
-            add(cache, sequence, "text", 3)
-        cross.reserve(b"e", 5).release()
-        with sequence.fork() as fork:
-            fork.append("text", 3).abort()
-    log.close()
-    return cross
+from tests.trace.inputs import make_caches, show, write_inputs
 
 
 def test_a_log_says_what_became_of_each_input(tmp_path: Path) -> None:
@@ -90,7 +54,7 @@ def test_a_log_says_what_became_of_each_input(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_lives_of_inputs_replay(tmp_path: Path, seed: int) -> None:
-    chance, (cache, cross) = random.Random(seed), make(12)  # noqa: S311 - to be repeatable
+    chance, (cache, cross) = random.Random(seed), make_caches(12)  # noqa: S311 - to be repeatable
     log = TraceWriter(cache, tmp_path / "t")
     held: list[CrossInput] = []
     for _ in range(300):
@@ -128,7 +92,7 @@ def test_a_cross_cache_that_gives_up_another_input_is_found(
 
 
 def test_a_log_that_begins_with_inputs_is_drawn_but_not_replayed(tmp_path: Path) -> None:
-    cache, cross = make()
+    cache, cross = make_caches()
     held, _ = show(cross, b"a", 10), show(cross, b"b", 3).release()
     log = TraceWriter(cache, tmp_path / "t")
     show(cross, b"b", 3).release()
@@ -143,7 +107,7 @@ def test_a_log_that_begins_with_inputs_is_drawn_but_not_replayed(tmp_path: Path)
 
 
 def test_a_log_does_not_begin_while_an_input_is_written(tmp_path: Path) -> None:
-    cache, cross = make()
+    cache, cross = make_caches()
     source = cross.reserve(b"a", 3)
     with pytest.raises(CacheError, match="an input is being written"):
         TraceWriter(cache, tmp_path / "t")
@@ -152,7 +116,7 @@ def test_a_log_does_not_begin_while_an_input_is_written(tmp_path: Path) -> None:
 
 
 def test_parts_fit_together_and_stay_within_the_limit(tmp_path: Path) -> None:
-    limit, (cache, cross) = 64 * 2**10, make()
+    limit, (cache, cross) = 64 * 2**10, make_caches()
     log = TraceWriter(cache, tmp_path / "t", max_bytes=limit)
     sequence = cache.open()
     for k in range(3000):
@@ -196,6 +160,8 @@ def test_sessions_that_look_at_pictures_replay(tmp_path: Path) -> None:
                 other.push(picture(k // 2), k / 2)
                 one.ask("What?", SHORT)
             counts = one.stats().cross
+            model.trace(tmp_path / "later")
+            one.push(picture(20), 20.0)
         assert model.trace_problem is None
     assert counts is not None
     result = replay(read_log(path))
@@ -206,3 +172,6 @@ def test_sessions_that_look_at_pictures_replay(tmp_path: Path) -> None:
     assert inputs.lookups.num_found == counts.num_hits > 3
     assert len(inputs.lookups.found) == counts.num_hits + counts.num_misses
     assert inputs.num_given_up == counts.num_evicted > 0
+    later = [e.how for e in read_log(tmp_path / "later").events() if isinstance(e, Changed)]
+    assert "carried held" in later
+    assert later.count("reserved") == later.count("published") == 1
