@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache import PageCache, Sequence, SequenceState
-from edgekv.cache.segments import KIND_CODES, segment_dtype
+from edgekv.cache import PageCache, Sequence
 from edgekv.errors import EdgeKVError, TraceError
 from edgekv.trace.choices import Choices
 from edgekv.trace.compare import Difference, same
@@ -30,7 +29,6 @@ from edgekv.trace.events import (
     Event,
     GivenUp,
     Held,
-    HeldSegment,
     Inserted,
     Kept,
     Opened,
@@ -45,6 +43,7 @@ from edgekv.trace.events import (
 )
 from edgekv.trace.input_replay import InputReplay
 from edgekv.trace.reader import TraceLog
+from edgekv.trace.states import state_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,23 +289,3 @@ class _Replay:
         self._sequences[event.sequence] = restored
         logged = tuple(page for segment in event.segments for page in segment.pages)
         same("pages taken", logged, tuple(restored.table.page_ids.tolist()))
-
-
-def state_of(held: tuple[HeldSegment, ...], next_segment: int, num_axes: int) -> SequenceState:
-    """What segments came from outside, as far as the cache is concerned."""
-    segments = np.zeros(len(held), segment_dtype(num_axes))
-    for row, one in zip(segments, held, strict=True):
-        row["id"], row["index"], row["time_s"] = one.id, one.frame, one.time_s
-        row["num_pages"], row["num_tokens"] = len(one.pages), one.num_tokens
-        row["span"], row["uniform"] = one.span, one.uniform
-        row["kind"] = KIND_CODES[KINDS[one.kind]]
-    written = np.array([number for one in held for number in one.written], np.int32)
-    written = written.reshape(-1, num_axes)
-    starts = np.cumsum(segments["span"], axis=0, dtype=np.int32) - segments["span"]
-    return SequenceState(
-        valid=np.array([number for one in held for number in one.valid], np.int32),
-        shifts=np.repeat(starts, segments["num_pages"], axis=0) - written,
-        written=written,
-        segments=segments,
-        next_segment_id=next_segment,
-    )

@@ -21,6 +21,7 @@ from edgekv.trace.draw import draw
 from edgekv.trace.lives import CACHED
 from edgekv.trace.replay import replay
 from edgekv.trace.timeline import build_timeline
+from edgekv.trace.view import make_view
 from tests.trace.streams import add, make_cache
 
 Picture = Callable[[int], NDArray[np.uint8]]
@@ -62,6 +63,11 @@ def test_a_log_says_what_was_found_cached_and_given_up(tmp_path: Path) -> None:
     assert (timeline.levels.free[-1], timeline.levels.cached[-1]) == (counts.free, counts.cached)
     assert timeline.levels.peak == counts.peak == 55
     assert timeline.levels.tokens[-1] == 11 * 77
+    rates = make_view(timeline).hit_rate
+    known = rates[~np.isnan(rates)]
+    assert known.size > 1
+    assert known.min() == 0.0
+    assert known.max() == 1.0
     kinds = np.asarray(timeline.lives.kind)
     frames = np.asarray(timeline.lives.index)[kinds == 1].tolist()
     assert frames == [*range(6), 0, 1, *range(100, 109)], "a cached frame that is found lives anew"
@@ -96,6 +102,8 @@ def test_cached_pages_have_a_colour_of_their_own(tmp_path: Path) -> None:
     html = (tmp_path / "page.html").read_text("utf-8")
     assert re.search(r'<li><i class="cached"></i>cached', html)
     assert "6 segments were found in the pool" in html
+    assert "<dt>hit rate</dt><dd>29% of 21</dd>" in html.replace("\n", "")
+    assert "Hit rate" in html
     draw(read_log(tmp_path / "t"), tmp_path / "page.png")
     picture = Image.open(BytesIO((tmp_path / "page.png").read_bytes())).convert("RGB")
     seen = {colour for _, colour in picture.getcolors(1 << 20) or []}

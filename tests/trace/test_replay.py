@@ -13,7 +13,8 @@ from edgekv.cache.segments import SegmentTable
 from edgekv.errors import TraceError
 from edgekv.trace import TraceWriter, read_log
 from edgekv.trace.events import Held
-from edgekv.trace.replay import replay, state_of
+from edgekv.trace.replay import replay
+from edgekv.trace.states import state_of
 from edgekv.trace.timeline import Timeline, build_timeline
 from tests.cache.driver import play
 from tests.cache.test_machine import WORLDS
