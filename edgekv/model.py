@@ -166,7 +166,8 @@ class Model:
             new = None if path is None else TraceWriter(cache, path, max_bytes=max_bytes)
             if old is not None:
                 old.close()
-                cache.observe(new)
+            if new is not None:
+                new.listen()
             self._trace = new
 
     def _end_trace(self) -> None:

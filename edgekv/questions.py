@@ -84,7 +84,7 @@ class Questions:
                 frames=num_frames(live.sequence) > 0,
                 instructions=live.record.instructions,
             )
-            fork = live.sequence.fork()
+            fork = live.sequence.fork(purpose="question")
             try:
                 asked = self._fit(fork, ids, num_wanted, recall)
                 rest = ids[asked.num_prefilled :]

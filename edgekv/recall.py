@@ -134,7 +134,7 @@ def looks_for(
     The question is run behind the pinned start alone: what its last token looks for hardly depends
     on what the window holds, and a short context costs little. Raises as ``Runner.last_query``.
     """
-    with live.fork() as bare:
+    with live.fork(purpose="probe") as bare:
         bare.truncate(_num_pinned(live))
         start = bare.next_position
         query = runner.last_query(bare, prompt)

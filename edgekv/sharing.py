@@ -222,8 +222,8 @@ class Sharing:
     @contextmanager
     def _carried_out(self, plan: list[Leaving], num_pages: int) -> Generator[None, None, None]:
         """Drops what is planned; puts it back, if it can be kept so long, when the block fails."""
-        has_room = num_pages <= self._cache.allocator.num_available
-        kept = [leaving.member.sequence.fork() for leaving in plan] if has_room else []
+        going = plan if num_pages <= self._cache.allocator.num_available else []
+        kept = [leaving.member.sequence.fork(purpose="safeguard") for leaving in going]
         counts: list[int] = []
         try:
             for leaving in plan:

@@ -229,7 +229,7 @@ def _measure(
 ) -> tuple[float, float]:
     """Milliseconds, medians: a blank frame encoded and prefilled, and one read from the disk."""
     encoding = []
-    with runner.lock, live.fork() as fork:
+    with runner.lock, live.fork(purpose="probe") as fork:
         segments = fork.segment_table()
         fork.drop(segments.ids[segments.kinds != SYSTEM_CODE].tolist())
         for shade in range(SCRATCH_FRAMES):  # a picture seen before is not encoded again

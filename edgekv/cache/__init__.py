@@ -16,7 +16,15 @@ from edgekv.cache.counters import ALLOCATION_BUCKETS_US, CacheCounters
 from edgekv.cache.cross import CrossCache, CrossCounts, CrossInput, content_key
 from edgekv.cache.identity import Entry, sha256
 from edgekv.cache.invariants import InvariantError, check
-from edgekv.cache.observer import CacheObserver, Removal, Reserving, Sharing
+from edgekv.cache.observer import (
+    CacheObserver,
+    InputChange,
+    InputObserver,
+    Purpose,
+    Removal,
+    Reserving,
+    Sharing,
+)
 from edgekv.cache.page_cache import PageCache
 from edgekv.cache.segments import Segment, SegmentTable
 from edgekv.cache.sequence import Sequence
@@ -35,10 +43,13 @@ __all__ = [
     "CrossInput",
     "Entry",
     "IndexCounts",
+    "InputChange",
+    "InputObserver",
     "InvariantError",
     "PageAllocator",
     "PageCache",
     "PageCounts",
+    "Purpose",
     "Removal",
     "Reserving",
     "Segment",

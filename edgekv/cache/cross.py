@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.allocator import PageAllocator, Pages
+from edgekv.cache.observer import InputChange, InputObserver
 from edgekv.cache.snapshot import frozen
 from edgekv.config import KVGeometry
 from edgekv.errors import CacheError, OutOfPagesError
@@ -83,6 +84,23 @@ class CrossCache:
         self._idle: dict[bytes, CrossInput] = {}  # found and held by nobody, oldest use first
         self._num_idle_pages = 0
         self._num_hits = self._num_misses = self._num_evicted = 0
+        self._num_unpublished = 0
+        self._observer: InputObserver | None = None
+
+    def observe(self, observer: InputObserver | None) -> None:
+        """Tell ``observer`` of every change from now on; None = nobody."""
+        self._observer = observer
+
+    @property
+    def inputs(self) -> tuple[CrossInput, ...]:
+        """Those that can be found: first what is held, then the rest, least recently used first."""
+        held = tuple(source for source in self._found.values() if source.num_holders)
+        return (*held, *self._idle.values())
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether an input has pages and is not published yet."""
+        return self._num_unpublished > 0
 
     @property
     def counts(self) -> CrossCounts:
@@ -106,7 +124,10 @@ class CrossCache:
             self._num_misses += 1
             return None
         self._num_hits += 1
-        return found.retain()
+        if not found.num_holders:
+            return found.retain()
+        self._tell("found", found.retain())
+        return found
 
     def check_room(self, num_states: int) -> None:
         """Raise OutOfPagesError unless ``reserve`` would work now."""
@@ -126,7 +147,10 @@ class CrossCache:
         num_pages = self.geometry.pages_for(num_states)
         while self._allocator.num_free < num_pages:
             self._evict(next(iter(self._idle.values())))
-        return CrossInput(self, key, self._allocator.allocate(num_pages), num_states)
+        source = CrossInput(self, key, self._allocator.allocate(num_pages), num_states)
+        self._num_unpublished += 1
+        self._tell("reserved", source)
+        return source
 
     def publish(self, written: CrossInput) -> None:
         """The pages hold what they should: let others find them. Raises CacheError when an input
@@ -135,14 +159,20 @@ class CrossCache:
             raise CacheError("an input with this content is in the cross cache already")
         self._require_held(written)
         self._found[written.key] = written
+        self._num_unpublished -= 1
+        self._tell("published", written)
 
     def retain(self, source: CrossInput) -> None:
         """One more holder of an input that is held or can be found."""
-        if not source.num_holders:
-            if self._idle.pop(source.key, None) is not source:
-                raise CacheError("this input has left the cross cache")
-            self._num_idle_pages -= len(source.table)
-        source.num_holders += 1
+        if source.num_holders:
+            source.num_holders += 1
+            return
+        if self._idle.get(source.key) is not source:
+            raise CacheError("this input has left the cross cache")
+        del self._idle[source.key]
+        self._num_idle_pages -= len(source.table)
+        source.num_holders = 1
+        self._tell("found", source)
 
     def release(self, source: CrossInput) -> None:
         """One holder less; the last one leaves it cached, or free if it was never published."""
@@ -153,14 +183,22 @@ class CrossCache:
         if self._found.get(source.key) is source:
             self._idle[source.key] = source
             self._num_idle_pages += len(source.table)
+            self._tell("let go", source)
         else:
+            self._num_unpublished -= 1
             self._allocator.release(source.pages.copy())
+            self._tell("withdrawn", source)
 
     def _evict(self, source: CrossInput) -> None:
         del self._found[source.key], self._idle[source.key]
         self._num_idle_pages -= len(source.table)
         self._num_evicted += 1
         self._allocator.release(source.pages.copy())
+        self._tell("given up", source)
+
+    def _tell(self, how: InputChange, source: CrossInput) -> None:
+        if self._observer is not None:
+            self._observer.input_changed(how, source)
 
     def _require_held(self, source: CrossInput) -> None:
         if source.num_holders < 1:

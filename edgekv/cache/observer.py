@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from edgekv.cache.append import Append
+    from edgekv.cache.cross import CrossInput
     from edgekv.cache.segments import SegmentTable
     from edgekv.cache.sequence import Sequence
     from edgekv.cache.step import Step
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 Removal = Literal["drop", "truncate", "close"]
 Sharing = Literal["kept", "taken", "given up"]
 Reserving = Literal["reserved", "given back"]
+# Why a sequence is there: to go on, to answer and end, to put back what leaves, to measure or rank.
+Purpose = Literal["context", "question", "safeguard", "probe"]
+InputChange = Literal["reserved", "published", "found", "let go", "given up", "withdrawn"]
 
 
 class CacheObserver(Protocol):
@@ -74,6 +78,16 @@ class CacheObserver(Protocol):
     def reserved(self, how: Reserving, sequence: Sequence, pages: NDArray[np.int32]) -> None:
         """``pages`` (n,) are held for appends of ``sequence`` from now on, or were given back
         undrawn. A sequence that closes gives back what it has reserved without a word."""
+        ...
+
+
+class InputObserver(Protocol):
+    """Told of what cross-attention sees; apart from ``CacheObserver``, since it is a pool apart."""
+
+    def input_changed(self, how: InputChange, source: CrossInput) -> None:
+        """``source`` has pages, held and not written yet; can be found from now on; was found, and
+        is held again if nobody held it; is held by nobody and stays; left for another's sake; or
+        was let go before anybody could find it. A sequence may be half closed meanwhile."""
         ...
 
 

@@ -22,6 +22,7 @@ from edgekv.cache.append import Append, Runs
 from edgekv.cache.cross import CrossInput
 from edgekv.cache.identity import Entry
 from edgekv.cache.layout import Layout
+from edgekv.cache.observer import Purpose
 from edgekv.cache.planning import Planner
 from edgekv.cache.pool import PoolState
 from edgekv.cache.segments import KIND_CODES, SegmentTable, checked_label
@@ -40,10 +41,18 @@ _NO_IDS = np.empty(0, dtype=np.int64)
 class Sequence(SequenceView):
     """Tokens in pages. Made by a ``PageCache`` and by ``fork``; usable in a ``with`` block."""
 
-    def __init__(self, pool: PoolState, layout: Layout, found_by: Entry | None) -> None:
+    def __init__(
+        self,
+        pool: PoolState,
+        layout: Layout,
+        found_by: Entry | None,
+        *,
+        purpose: Purpose = "context",
+    ) -> None:
         """Takes ``layout`` over, and with it one reference on each of its pages. ``found_by`` is
         the entry of its last segment, None for a context that is private."""
         super().__init__(pool, layout, found_by)
+        self.purpose = purpose
         self._planner = Planner(pool, layout, self._reserve)
         pool.sequences[self.id] = self
 
@@ -148,11 +157,12 @@ class Sequence(SequenceView):
         self._pending = None
         self._pool.observer.settled(append)
 
-    def fork(self) -> Sequence:
-        """A child with the same tokens, sharing every page. A pending append stays the parent's."""
+    def fork(self, *, purpose: Purpose = "context") -> Sequence:
+        """A child with the same tokens, sharing every page. A pending append stays the parent's.
+        ``purpose`` is for whoever observes the cache."""
         self._require_open()
         self._pool.allocator.retain(self.table.page_ids)
-        child = Sequence(self._pool, self._layout.copy(), self._lineage.entry)
+        child = Sequence(self._pool, self._layout.copy(), self._lineage.entry, purpose=purpose)
         if self._source is not None:
             child.look_at(self._source)
         self._pool.observer.opened(child, self)

@@ -165,3 +165,15 @@ def tiers(model: Path | None, streams: int, windows: int) -> int:
         model or demo_bundle_path(), num_streams=streams, length=windows, console=console
     )
     return emit(result, console)
+
+
+@command.command()
+@_MODEL
+def trace(model: Path | None) -> int:
+    """What leaving the event log on costs a frame, in time and on disk."""
+    from edgekv.bench import trace as bench
+    from edgekv.bench.report import emit
+    from edgekv.demo_bundle import demo_bundle_path
+
+    console = _console()
+    return emit(bench.run(model or demo_bundle_path(), console=console), console)

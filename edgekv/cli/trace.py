@@ -58,8 +58,9 @@ def _replayed(file: Path) -> bool:
         click.echo(f"{file}: the replay differs at {result.difference}", err=True)
         return False
     logged = f", {result.num_drops_as_logged} taken as logged" if result.num_drops_as_logged else ""
+    inputs = f", {result.num_input_changes} changes of inputs" if result.num_input_changes else ""
     click.echo(
         f"{file}: replayed the same: {result.num_events} events, {result.num_appends} appends, "
-        f"{result.num_drops} drops{logged}, {result.num_counts} counts"
+        f"{result.num_drops} drops{logged}, {result.num_counts} counts{inputs}"
     )
     return True

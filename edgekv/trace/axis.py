@@ -60,3 +60,14 @@ def tick_text(seconds: float, step: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def latency_text(us: float) -> str:
+    """``12.3 µs``, ``4.5 ms``."""
+    return f"{us:.1f} µs" if us < 1000 else f"{us / 1000:.1f} ms"
+
+
+def microseconds(power: int) -> str:
+    """``10 ** power`` microseconds: ``0.1 µs``, ``100 µs``, ``10 ms``, ``1 s``."""
+    unit, less = ("µs", 0) if power < 3 else ("ms", 3) if power < 6 else ("s", 6)
+    return f"{10.0 ** (power - less):g} {unit}"

@@ -1,4 +1,4 @@
-"""When something happened, in the stream's own time.
+"""When something happened, in the stream's own time, and in which column of a picture.
 
 Owns: the mapping from the log's clock to stream time. Guarantees: monotonic; frames stand exactly
 at their stream time, and what happens between two frames stands between them, in proportion.
@@ -35,6 +35,20 @@ class StreamClock:
     @property
     def end_s(self) -> float:
         return float(self.axis_s[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns of equal length in axis seconds."""
+
+    clock: StreamClock
+    count: int
+
+    def of(self, us: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The column of each log time (n,)."""
+        begin, end = self.clock.begin_s, self.clock.end_s
+        place = (self.clock.at(us) - begin) / (end - begin) * self.count
+        return np.clip(place, 0, self.count - 1).astype(np.int32)
 
 
 def stream_clock(timeline: Timeline) -> StreamClock:

@@ -18,7 +18,7 @@ from edgekv.config import KVGeometry
 from edgekv.decode import decode, parse_json
 
 MAGIC = b"EDGEKVT\n"
-VERSION = 2
+VERSION = 3
 MAX_HEADER_BYTES = 1 << 17
 MAX_IDS = 1 << 24  # more in one list is no log but damage
 _FIXED = struct.Struct("<8sHH")  # magic, version, length of the JSON that follows
@@ -40,6 +40,8 @@ class Header:
     max_pages: int
     max_positions: int | None
     shiftable: bool
+    cross: KVGeometry | None  # of what cross-attention reads; None for a model without
+    num_cross_pages: int
     began_unix_s: float
     run: str  # the same in all parts of one log
     part: int  # 0, 1, 2, …
@@ -48,6 +50,8 @@ class Header:
     def __post_init__(self) -> None:
         for name in ("num_pages", "max_pages"):
             whole(getattr(self, name), name, least=1, most=MAX_IDS)
+        least = 0 if self.cross is None else 1
+        whole(self.num_cross_pages, "num_cross_pages", least=least, most=MAX_IDS)
         for name in ("part", "part_us"):
             whole(getattr(self, name), name, least=0)
         if self.max_positions is not None:

@@ -85,3 +85,28 @@ class Context:
             holders.fill(page, min(left, holders.page_size))
             left -= holders.page_size
         return len(pages)
+
+    def put_back(self, plan: Planned, holders: Holders, now: int) -> None:
+        """The planned append gives its pages back, those it drew to the reserve."""
+        for page in self.drawn:
+            holders.hide(page, now)
+        self.reserve |= self.drawn
+        holders.release(set(plan.pages) - self.drawn, now)
+
+    def cut(self, num_tokens: int, num_pages: int, holders: Holders, now: int) -> list[Segment]:
+        """Keep so many tokens and pages: the segments of which nothing stays."""
+        kept: list[Segment] = []
+        gone: list[Segment] = []
+        for segment in self.segments:
+            stay = segment.pages[: max(num_pages, 0)]
+            num_pages -= len(segment.pages)
+            holders.release(segment.pages[len(stay) :], now)
+            if stay:
+                kept.append(segment._replace(pages=stay))
+            else:
+                gone.append(segment)
+        held = sum(holders.tokens(page) for segment in kept for page in segment.pages)
+        if kept and held > num_tokens:
+            holders.fill(kept[-1].pages[-1], num_tokens - held)
+        self.segments = kept
+        return gone

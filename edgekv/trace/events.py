@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from edgekv.cache import InputChange, Purpose
 from edgekv.types import SegmentKind
 
 # The format's own numbering, whatever order the cache lists them in: never reorder.
 KINDS: tuple[SegmentKind, ...] = ("system", "frame", "text", "answer")
 SYSTEM, FRAME, TEXT, ANSWER = range(4)
+PURPOSES: tuple[Purpose, ...] = ("context", "question", "safeguard", "probe")
 
 
 class Opened(NamedTuple):
@@ -21,6 +23,7 @@ class Opened(NamedTuple):
     at_us: int
     sequence: int
     parent: int  # -1 = none
+    purpose: Purpose
 
 
 class Planned(NamedTuple):
@@ -172,6 +175,7 @@ class Held(NamedTuple):
     at_us: int
     sequence: int
     origin: Origin
+    purpose: Purpose
     next_segment: int  # id that its next segment gets
     segments: tuple[HeldSegment, ...]
 
@@ -197,6 +201,18 @@ class Reserved(NamedTuple):
     pages: tuple[int, ...]
 
 
+InputNews = InputChange | Literal["carried held", "carried cached"]
+
+
+class Changed(NamedTuple):
+    """An input of cross-attention changed, or could be found since before this log, or part."""
+
+    at_us: int
+    how: InputNews
+    num_states: int  # 0 where it was told before
+    pages: tuple[int, ...]  # of the cross pools; only the first where all were told before
+
+
 Event = (
     Opened
     | Planned
@@ -215,4 +231,5 @@ Event = (
     | Taken
     | GivenUp
     | Reserved
+    | Changed
 )

@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.trace.axis import axis_ticks
-from edgekv.trace.lives import ENDS
+from edgekv.trace.labels import COLOURS
+from edgekv.trace.lives import ENDS, Lives
+from edgekv.trace.page_map import PageMap
 from edgekv.trace.view import View, share_floor, typical_life_s
 from edgekv.trace.words import Words
 
@@ -32,10 +34,14 @@ def page_html(view: View, words: Words) -> str:
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for name, value in words.figures
     )
+    legend = "\n".join(
+        f'<li><i class="{name}"></i>{escape(text)}</li>' for name, text in words.legend
+    )
     return Template(parts.joinpath("page.html").read_text("utf-8")).substitute(
         title=escape(words.title),
         story=escape(words.story),
         figures=figures,
+        legend=legend,
         notes="\n".join(f"<p>{escape(note)}</p>" for note in words.notes),
         css=parts.joinpath("page.css").read_text("utf-8"),
         js=parts.joinpath("page.js").read_text("utf-8"),
@@ -49,27 +55,23 @@ def _packed(kind: str, values: NDArray[Any]) -> list[str]:
 
 
 def _data(view: View, words: Words) -> dict[str, Any]:
-    shown, life = np.unique(view.runs.life, return_inverse=True)
+    maps = {"map": view.map, "inputs": view.inputs}
+    bars = view.bars
     return {
         "columns": view.num_columns,
-        "rows": view.num_rows,
         "pages": view.timeline.num_pages,
+        "most": view.most_pages,
         "begin": view.clock.begin_s,
         "end": view.clock.end_s,
         "window_s": typical_life_s(view),
         "axis": words.axis,
         "ticks": axis_ticks(view.clock.begin_s, view.clock.end_s, 12),
-        "lanes": view.num_lanes,
-        "questions": bool(view.bars.is_question.any()),
+        "panels": words.panels,
+        "lanes": bars.names,
         "share_from": share_floor(view),
         "ends": ENDS,
-        "runs": {
-            "row": _packed("u2", view.runs.row),
-            "start": _packed("u2", view.runs.start),
-            "stop": _packed("u2", view.runs.stop),
-            "life": _packed("i4", life),
-        },
-        "lives": _lives(view, shown),
+        "kinds": [COLOURS[kind][0] for kind in range(len(COLOURS))],
+        "maps": {name: _map(view, pages) for name, pages in maps.items() if pages is not None},
         "levels": {
             "used": _packed("i4", view.pages_used),
             "cached": _packed("i4", view.pages_cached),
@@ -78,22 +80,39 @@ def _data(view: View, words: Words) -> dict[str, Any]:
             "left": _packed("i4", view.frames_left),
             "p50": _packed("f4", view.allocation_p50_us),
             "p99": _packed("f4", view.allocation_p99_us),
+            "hits": _packed("f4", view.hit_rate),
         },
         "bars": {
-            "lane": _packed("i4", view.bars.lane),
-            "from": _packed("f4", view.bars.from_s),
-            "to": _packed("f4", view.bars.to_s),
-            "question": _packed("u1", view.bars.is_question),
-            "sequence": _packed("i4", view.bars.sequence),
-            "parent": _packed("i4", view.bars.parent),
-            "tokens": _packed("i4", view.bars.num_answer_tokens),
+            "lane": _packed("i4", bars.lane),
+            "from": _packed("f4", bars.from_s),
+            "to": _packed("f4", bars.to_s),
+            "busy_from": _packed("f4", bars.busy_from_s),
+            "busy_to": _packed("f4", bars.busy_to_s),
+            "role": _packed("u1", bars.role),
+            "sequence": _packed("i4", bars.sequence),
+            "parent": _packed("i4", bars.parent),
+            "tokens": _packed("i4", bars.num_answer_tokens),
         },
     }
 
 
-def _lives(view: View, shown: NDArray[np.int32]) -> dict[str, list[str]]:
-    """The segments that the map shows, as columns."""
-    lives = view.timeline.lives
+def _map(view: View, pages: PageMap) -> dict[str, Any]:
+    shown, life = np.unique(pages.runs.life, return_inverse=True)
+    return {
+        "first": _packed("i4", pages.first_pages()),
+        "last": int(pages.pages[-1]) if pages.num_used else 0,
+        "runs": {
+            "row": _packed("u2", pages.runs.row),
+            "start": _packed("u2", pages.runs.start),
+            "stop": _packed("u2", pages.runs.stop),
+            "life": _packed("i4", life),
+        },
+        "lives": _lives(view, pages.lives, shown),
+    }
+
+
+def _lives(view: View, lives: Lives, shown: NDArray[np.int32]) -> dict[str, list[str]]:
+    """The segments that a map shows, as columns."""
     left_us = np.asarray(lives.left_us, np.int64)[shown]
     left = np.where(left_us < 0, np.nan, view.clock.at(left_us))
     return {

@@ -10,7 +10,11 @@ from array import array
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-CACHED = 4  # what a page holds, beside the kinds of segments: one that was, and can be found
+from edgekv.cache import Purpose
+
+# What a page holds, beside the kinds of segments: one that was, and can be found; a frame that came
+# back from a tier; what a tier measures and ranks with; an input of cross-attention.
+CACHED, RECALLED, PROBED, INPUT = range(4, 8)
 STILL, DROPPED, CUT, CLOSED, ABORTED = range(5)  # how a segment ended
 ENDS = ("still there", "dropped", "cut off", "its sequence closed", "its append aborted")
 
@@ -71,22 +75,75 @@ class SequenceLife:
 
     id: int
     parent: int  # -1 = none
+    purpose: Purpose
     opened_us: int
     closed_us: int = -1
-    num_frames: int = 0  # that it wrote itself
-    num_text: int = 0  # text segments it wrote itself
+    num_appends: int = 0  # that were committed
     num_answer_tokens: int = 0
+    first_frame_us: int = -1  # when frames came in, -1 = none did
+    last_frame_us: int = -1
 
     @property
     def is_question(self) -> bool:
-        """A fork that was told something and took in no frame of its own."""
-        return self.parent >= 0 and self.num_frames == 0 and self.num_text > 0
+        return self.purpose == "question"
 
     @property
-    def is_safeguard(self) -> bool:
-        """A fork that wrote nothing: it held what an eviction took until the step was done."""
-        wrote = self.num_frames + self.num_text + self.num_answer_tokens > 0
-        return self.parent >= 0 and not wrote and self.closed_us >= 0
+    def is_probe(self) -> bool:
+        """A tier measured itself on it, or found out what a question looks for."""
+        return self.purpose == "probe"
+
+    @property
+    def is_fork(self) -> bool:
+        """A context that began as a fork of another."""
+        return self.purpose == "context" and self.parent >= 0
+
+    @property
+    def is_context(self) -> bool:
+        """It is a stream's, or was. A safeguard holds what an eviction takes until the step is
+        done, and only goes on as a stream's context if that failed."""
+        if self.purpose == "safeguard":
+            return self.num_appends > 0 or self.closed_us < 0
+        return self.purpose == "context"
+
+
+@dataclass(slots=True)
+class Levels:
+    """Pages of the pool by state, as columns: one entry an event."""
+
+    at_us: array[int] = field(default_factory=lambda: array("q"))
+    free: array[int] = field(default_factory=lambda: array("q"))
+    cached: array[int] = field(default_factory=lambda: array("q"))
+    in_flight: array[int] = field(default_factory=lambda: array("q"))
+    tokens: array[int] = field(default_factory=lambda: array("q"))  # in live pages
+    peak: int = 0  # most pages live or in flight
+
+    def note(self, now: int, free: int, cached: int, in_flight: int, tokens: int) -> None:
+        """So it is after an event."""
+        self.at_us.append(now)
+        self.free.append(free)
+        self.cached.append(cached)
+        self.in_flight.append(in_flight)
+        self.tokens.append(tokens)
+
+
+@dataclass(slots=True)
+class Lookups:
+    """What could be found, as columns: found, or else computed."""
+
+    at_us: array[int] = field(default_factory=lambda: array("q"))
+    found: array[int] = field(default_factory=lambda: array("b"))
+    num_found: int = 0
+
+    def note(self, now: int, *, found: bool) -> None:
+        """One more."""
+        self.at_us.append(now)
+        self.found.append(found)
+        self.num_found += found
+
+    @property
+    def rate(self) -> float:
+        """Share that was found; NaN without any."""
+        return self.num_found / len(self.found) if self.found else float("nan")
 
 
 class Drop(NamedTuple):

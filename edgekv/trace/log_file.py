@@ -1,8 +1,8 @@
 """The file of a log while it is written: its parts, and a buffer of about 8 KiB before it.
 
 Owns: the open part, the frame around each record, the numbers of names.
-Guarantees: at most ``max_bytes`` on disk in two parts, ``FILE.1`` the older, as long as ``begin``
-    is called when ``is_part_full`` says so and nothing is added once ``is_full`` does.
+Guarantees: at most ``max_bytes`` on disk in two parts, ``FILE.1`` the older, as long as nothing is
+    flushed while ``is_full``; that does not come about where another part is begun in time.
 Does not know: what records mean, when something is worth writing. Its owner handles OSError.
 """
 
@@ -25,11 +25,11 @@ class LogFile:
         self.path = path
         self.records = RecordWriter(0)  # of the part that was begun last
         self.num_records = 0  # added since its owner set it to 0
-        self._part_bytes = max_bytes // 2
+        self._max_bytes = max_bytes
         self._file: FileIO | None = None
         self._buffer = bytearray()
         self._chain = 0
-        self._num_bytes = 0
+        self._num_bytes = self._older_bytes = 0  # on disk, of this part and of the older one
         self._last_flush_us = 0
 
     def begin(self, header: Header) -> None:
@@ -45,6 +45,7 @@ class LogFile:
         if self._file is not None:
             self._file.close()
             self.path.replace(self.path.with_name(self.path.name + ".1"))
+            self._older_bytes = self._num_bytes
         self._file = FileIO(self.path, "wb")
         self._num_bytes = 0
         self.flush()
@@ -56,12 +57,14 @@ class LogFile:
     @property
     def is_part_full(self) -> bool:
         """Whether it is time for another part."""
-        return self._num_bytes >= self._part_bytes - _BUFFER_BYTES
+        in_all = self._num_bytes + self._older_bytes
+        is_half = self._num_bytes >= self._max_bytes // 2 - _BUFFER_BYTES
+        return is_half or in_all >= self._max_bytes - 2 * _BUFFER_BYTES
 
     @property
     def is_full(self) -> bool:
-        """Whether this part has no room even if it were the only one."""
-        return self._num_bytes >= 2 * self._part_bytes - _BUFFER_BYTES
+        """Whether what waits has no room beside the older part."""
+        return self._num_bytes + self._older_bytes + len(self._buffer) > self._max_bytes
 
     def add(self, record: bytearray) -> None:
         """One more record."""

@@ -6,13 +6,44 @@ Does not know: records, files.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache import Sequence
+from edgekv.cache import CrossInput, PageCache, Sequence
 from edgekv.cache.segments import KINDS as CACHE_KINDS
 from edgekv.cache.segments import SYSTEM_CODE, SegmentTable
-from edgekv.trace.events import KINDS, Chosen, Held, HeldSegment, Origin, Taken
+from edgekv.trace.codec import Header
+from edgekv.trace.events import (
+    KINDS,
+    Changed,
+    Chosen,
+    Held,
+    HeldSegment,
+    InputNews,
+    Kept,
+    Origin,
+    Reserved,
+    Taken,
+)
+
+
+def header(cache: PageCache, *, began_unix_s: float, run: str, part: int, part_us: int) -> Header:
+    """What stands at the start of a part."""
+    return Header(
+        geometry=cache.geometry,
+        num_pages=cache.allocator.num_pages,
+        max_pages=cache.max_pages,
+        max_positions=cache.max_positions,
+        shiftable=cache.shiftable,
+        cross=None if cache.cross is None else cache.cross.geometry,
+        num_cross_pages=0 if cache.cross is None else cache.cross.counts.num_pages,
+        began_unix_s=began_unix_s,
+        run=run,
+        part=part,
+        part_us=part_us,
+    )
 
 
 def taken(sequence: Sequence, at_us: int, pages: tuple[int, ...]) -> Taken:
@@ -48,6 +79,28 @@ def chosen(
     )
 
 
+def changed(source: CrossInput, at_us: int, how: InputNews) -> Changed:
+    """What became of an input; its size and all of its pages only where they are new."""
+    pages = tuple(source.pages.tolist())
+    if how == "reserved" or how.startswith("carried"):
+        return Changed(at_us, how, source.num_states, pages)
+    return Changed(at_us, how, 0, pages[:1])
+
+
+def carried(cache: PageCache, at_us: int) -> Iterator[Held | Reserved | Kept | Changed]:
+    """What a cache holds, between steps and between the inputs that are being written."""
+    for sequence in cache.sequences:
+        yield held(sequence, at_us, restored=False)
+        if len(reserve := sequence.reserved_pages):
+            yield Reserved(at_us, sequence.id, "carried", tuple(reserve.tolist()))
+    allocator = cache.allocator
+    kept = np.flatnonzero(allocator.is_kept(np.arange(allocator.num_pages, dtype=np.int32)))
+    if kept.size:
+        yield Kept(at_us, -1, tuple(kept.tolist()))
+    for source in () if cache.cross is None else cache.cross.inputs:
+        yield changed(source, at_us, "carried held" if source.num_holders else "carried cached")
+
+
 def held(sequence: Sequence, at_us: int, *, restored: bool) -> Held:
     """What a sequence holds now."""
     state, pages, stop = sequence.export_state(), sequence.table.page_ids, 0
@@ -70,4 +123,6 @@ def held(sequence: Sequence, at_us: int, *, restored: bool) -> Held:
             )
         )
     origin: Origin = "restored" if restored else "carried"
-    return Held(at_us, sequence.id, origin, state.next_segment_id, tuple(segments))
+    return Held(
+        at_us, sequence.id, origin, sequence.purpose, state.next_segment_id, tuple(segments)
+    )

@@ -7,11 +7,15 @@
     const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
     return new types[type](bytes.buffer);
   };
-  const runs = {}, lives = {}, levels = {}, bars = {};
-  for (const [into, from] of [[runs, data.runs], [lives, data.lives], [levels, data.levels], [bars, data.bars]])
-    for (const key in from) into[key] = array(from[key]);
-  const C = data.columns, R = data.rows, begin = data.begin, end = data.end;
-  const kinds = ["system", "frame", "text", "answer", "cached"];
+  const arrays = (from) => Object.fromEntries(Object.entries(from).map(([key, packed]) => [key, array(packed)]));
+  const levels = arrays(data.levels), bars = arrays(data.bars), maps = {};
+  for (const id in data.maps) {
+    const { first, last, runs, lives } = data.maps[id];
+    maps[id] = { first: array(first), last, runs: arrays(runs), lives: arrays(lives) };
+  }
+  const C = data.columns, begin = data.begin, end = data.end, kinds = data.kinds;
+  const [CONTEXT, FORK, QUESTION, PROBE] = [0, 1, 2, 3], roles = ["context", "fork", "question", "a tier’s probe"];
+  const brief = ["text", "answer", "recalled", "probed"];
   const plot = document.getElementById("plot"), tip = document.getElementById("tip");
   const picture = document.getElementById("picture"), cross = document.getElementById("cross");
   const pad = { left: 66, right: 14 };
@@ -31,17 +35,16 @@
 
   function layout() {
     width = plot.clientWidth;
-    const map = Math.round(Math.max(240, Math.min(440, R * 3)));
-    const lanes = Math.max(18, Math.min(data.lanes, 8) * 16);
+    const heights = { left: 40, used: 64, hits: 40, share: 48, alloc: 64 };
+    for (const id in maps) heights[id] = id === "map" ? 420 : 96;
+    heights.lanes = Math.max(18, Math.min(data.lanes.length, 8) * 16);
     let y = 0;
     panels = [];
-    const add = (id, title, h) => { y += 26; panels.push({ id, title, y, h }); y += h; };
-    add("map", "Page map: what each page of the pool holds", map);
-    add("left", "Frames evicted", 40);
-    add("lanes", data.questions ? "Contexts and forks; questions in the last row" : "Contexts and forks", lanes);
-    add("used", "Pages in use, and cached", 64);
-    add("share", "Utilisation: slots of live pages that hold a token", 48);
-    add("alloc", "Allocation latency: median line, 99th percentile dots", 64);
+    for (const id in data.panels) {
+      y += 26;
+      panels.push({ id, title: data.panels[id], y, h: heights[id] });
+      y += heights[id];
+    }
     height = y + 40;
   }
 
@@ -60,7 +63,7 @@
     layout();
     const style = getComputedStyle(document.documentElement);
     for (const name of ["bg", "ink", "muted", "grid", "free", "system", "frame-new", "frame-old", "text",
-      "answer", "cached", "evict", "level", "flight", "line"]) color[name] = style.getPropertyValue(`--${name}`).trim();
+      "answer", "cached", "recalled", "probed", "input", "evict", "level", "flight", "line"]) color[name] = style.getPropertyValue(`--${name}`).trim();
     const g = prepare(picture);
     prepare(cross);
     const font = getComputedStyle(document.body).fontFamily;
@@ -90,31 +93,8 @@
   }
 
   const paint = {
-    map(g, p) {
-      const last = data.pages - 1;
-      label(g, "page 0", p.y + 6);
-      label(g, String(Math.round(last / 2)), p.y + p.h / 2);
-      label(g, String(last), p.y + p.h - 6);
-      const life = data.window_s || end - begin, h = p.h / R;
-      let made = -1;
-      const order = Array.from(runs.life.keys()).sort((a, b) => runs.life[a] - runs.life[b]);
-      for (const i of order) {
-        const l = runs.life[i], kind = kinds[lives.kind[l]];
-        if (kind === "frame") {
-          if (l !== made) {
-            const x = xOf(lives.came[l]);
-            const fade = g.createLinearGradient(x, 0, x + Math.max((life / (end - begin)) * inner(), 1), 0);
-            fade.addColorStop(0, color["frame-new"]);
-            fade.addColorStop(1, color["frame-old"]);
-            g.fillStyle = fade;
-            made = l;
-          }
-        } else { g.fillStyle = color[kind]; made = -1; }
-        const x0 = xCol(runs.start[i]), x1 = xCol(runs.stop[i]);
-        const wide = kind === "text" || kind === "answer" ? Math.max(x1 - x0, 1.5) : x1 - x0;
-        g.fillRect(x0, p.y + runs.row[i] * h, wide, h > 2.5 ? h - 0.5 : h);
-      }
-    },
+    map: pageMap,
+    inputs: pageMap,
     left(g, p) {
       const most = Math.max(1, ...levels.left);
       label(g, String(most), p.y + 6);
@@ -126,22 +106,36 @@
       }
     },
     lanes(g, p) {
-      const h = p.h / data.lanes;
+      const h = p.h / data.lanes.length;
+      const fill = { [CONTEXT]: "frame-new", [FORK]: "flight", [QUESTION]: "answer", [PROBE]: "probed" };
       for (let i = 0; i < bars.lane.length; i++) {
-        g.fillStyle = bars.question[i] ? color.answer : bars.parent[i] >= 0 ? color.flight : color["frame-new"];
-        const x0 = xOf(bars.from[i]), x1 = xOf(bars.to[i]);
-        g.fillRect(x0, p.y + bars.lane[i] * h + 2, Math.max(x1 - x0, 1.6), h - 4);
+        g.fillStyle = color[fill[bars.role[i]]];
+        const rect = (from, to) => g.fillRect(xOf(from), p.y + bars.lane[i] * h + 2, Math.max(xOf(to) - xOf(from), 1.6), h - 4);
+        g.globalAlpha = bars.role[i] <= FORK ? 0.25 : 1;
+        rect(bars.from[i], bars.to[i]);
+        g.globalAlpha = 1;
+        if (bars.busy_from[i] >= begin) rect(bars.busy_from[i], bars.busy_to[i]);
       }
-      if (data.questions) label(g, "asked", p.y + p.h - h / 2);
-      const contexts = data.lanes - (data.questions ? 1 : 0);
-      for (let lane = 0; lane < contexts; lane++) label(g, String(lane + 1), p.y + (lane + 0.5) * h);
+      if (h >= 14) data.lanes.forEach((name, lane) => label(g, name, p.y + (lane + 0.5) * h));
     },
     used(g, p) {
-      area(g, p, levels.used.map((used, c) => used + levels.cached[c]), data.pages, color.cached);
-      area(g, p, levels.used, data.pages, color.level);
-      area(g, p, levels.flight, data.pages, color.flight);
-      label(g, String(data.pages), p.y + 6);
+      area(g, p, levels.used.map((used, c) => used + levels.cached[c]), data.most, color.cached);
+      area(g, p, levels.used, data.most, color.level);
+      area(g, p, levels.flight, data.most, color.flight);
+      label(g, String(data.most), p.y + 6);
       label(g, "0", p.y + p.h - 5);
+    },
+    hits(g, p) {
+      const B = levels.hits.length;
+      for (let k = 0; k < B; k++) if (levels.hits[k] >= 0) {
+        const x0 = pad.left + (k / B) * inner(), h = levels.hits[k] * p.h;
+        g.fillStyle = color.grid;
+        g.fillRect(x0, p.y, inner() / B, p.h);
+        g.fillStyle = color.line;
+        g.fillRect(x0, p.y + p.h - h, inner() / B, h);
+      }
+      label(g, "100 %", p.y + 6);
+      label(g, "0 %", p.y + p.h - 5);
     },
     share(g, p) {
       const low = data.share_from;
@@ -170,6 +164,32 @@
       line(g, p, levels.p50, part, color.line);
     },
   };
+
+  function pageMap(g, p) {
+    const { first, last, runs, lives } = maps[p.id], R = first.length;
+    label(g, `page ${first[0]}`, p.y + 6);
+    if (R > 2) label(g, String(first[Math.floor(R / 2)]), p.y + p.h / 2);
+    if (last !== first[0]) label(g, String(last), p.y + p.h - 6);
+    const life = data.window_s || end - begin, h = p.h / R;
+    let made = -1;
+    const order = Array.from(runs.life.keys()).sort((a, b) => runs.life[a] - runs.life[b]);
+    for (const i of order) {
+      const l = runs.life[i], kind = kinds[lives.kind[l]];
+      if (kind === "frame") {
+        if (l !== made) {
+          const x = xOf(lives.came[l]);
+          const fade = g.createLinearGradient(x, 0, x + Math.max((life / (end - begin)) * inner(), 1), 0);
+          fade.addColorStop(0, color["frame-new"]);
+          fade.addColorStop(1, color["frame-old"]);
+          g.fillStyle = fade;
+          made = l;
+        }
+      } else { g.fillStyle = color[kind]; made = -1; }
+      const x0 = xCol(runs.start[i]), x1 = xCol(runs.stop[i]);
+      const wide = brief.includes(kind) ? Math.max(x1 - x0, 1.5) : x1 - x0;
+      g.fillRect(x0, p.y + runs.row[i] * h, wide, h > 2.5 ? h - 0.5 : h);
+    }
+  }
 
   function area(g, p, values, most, fill) {
     g.fillStyle = fill;
@@ -226,9 +246,9 @@
     g.fillStyle = color.ink;
     g.fillRect(x, top, 1, bottom - top);
     const lines = [];
-    const map = panels[0], lanes = panels.find((p) => p.id === "lanes");
-    if (y >= map.y && y < map.y + map.h) lines.push(...cell(Math.floor(((y - map.y) / map.h) * R), c));
-    else if (y >= lanes.y && y < lanes.y + lanes.h) lines.push(...bar(Math.floor(((y - lanes.y) / lanes.h) * data.lanes), x));
+    const over = panels.find((p) => y >= p.y && y < p.y + p.h);
+    if (over && maps[over.id]) lines.push(...cell(maps[over.id], (y - over.y) / over.h, c));
+    else if (over && over.id === "lanes") lines.push(...bar(Math.floor(((y - over.y) / over.h) * data.lanes.length), x));
     else {
       lines.push(`${levels.used[c]} of ${many(data.pages, "page")} in use, ${levels.flight[c]} in flight, ${levels.cached[c]} cached`);
       lines.push(`utilisation ${(levels.share[c] * 100).toFixed(1)} %`);
@@ -243,19 +263,21 @@
     tip.style.top = `${Math.max(0, Math.min(y + 14, height - tip.offsetHeight))}px`;
   }
 
-  function cell(row, c) {
-    const first = Math.ceil((row * data.pages) / R), last = Math.ceil(((row + 1) * data.pages) / R) - 1;
-    const page = first >= last ? `page ${first}` : `pages ${first} to ${last}`;
+  function cell({ first, last, runs, lives }, part, c) {
+    const row = Math.min(first.length - 1, Math.floor(part * first.length));
+    const to = row + 1 < first.length ? first[row + 1] - 1 : last;
+    const page = `page ${first[row]}` + (first.length < 512 || to === first[row] ? "" : ` to ${to}`);
     for (let i = 0; i < runs.row.length; i++) {
       if (runs.row[i] !== row || c < runs.start[i] || c >= runs.stop[i]) continue;
       const l = runs.life[i], kind = kinds[lives.kind[l]];
       if (kind === "cached") return [`${page}: cached, held by nobody, found if the same comes again`];
-      const name = kind === "frame" && lives.index[l] >= 0 ? `frame ${lives.index[l]}` : kind;
+      const frame = { frame: "frame", recalled: "recalled frame" }[kind];
+      const name = frame && lives.index[l] >= 0 ? `${frame} ${lives.index[l]}` : { probed: "a tier’s probe", input: "input of cross-attention" }[kind] || kind;
       const out = [`${page}: ${name}`];
       if (lives.time[l] >= 0) out.push(`shown at ${clock(lives.time[l])}`);
       out.push(lives.left[l] >= 0 ? `came ${clock(lives.came[l])}, left ${clock(lives.left[l])}: ${data.ends[lives.end[l]]}`
         : `came ${clock(lives.came[l])}, ${data.ends[0]} at the end`);
-      out.push(`${many(lives.tokens[l], "token")} on ${many(lives.pages[l], "page")}, sequence ${lives.sequence[l]}`);
+      out.push(`${many(lives.tokens[l], "token")} on ${many(lives.pages[l], "page")}` + (lives.sequence[l] >= 0 ? `, sequence ${lives.sequence[l]}` : ""));
       return out;
     }
     return [`${page}: free`];
@@ -265,7 +287,7 @@
     for (let i = bars.lane.length - 1; i >= 0; i--) {
       const x0 = xOf(bars.from[i]), x1 = Math.max(xOf(bars.to[i]), x0 + 2);
       if (bars.lane[i] !== lane || x < x0 - 2 || x > x1 + 2) continue;
-      const what = bars.question[i] ? "question" : bars.parent[i] >= 0 ? "fork" : "context";
+      const what = roles[bars.role[i]];
       const out = [`${what}: sequence ${bars.sequence[i]}` + (bars.parent[i] >= 0 ? `, fork of ${bars.parent[i]}` : "")];
       out.push(`${clock(bars.from[i])} to ${clock(bars.to[i])}`);
       if (bars.tokens[i]) out.push(`${many(bars.tokens[i], "token")} of answer`);

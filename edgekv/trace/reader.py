@@ -14,7 +14,7 @@ from edgekv.checks import path_of
 from edgekv.errors import TraceError
 from edgekv.regular_file import open_regular
 from edgekv.trace.codec import MAX_HEADER_BYTES, Header, Incomplete, unframe_record, unpack_header
-from edgekv.trace.events import Event, Held, Kept, Reserved
+from edgekv.trace.events import Changed, Event, Held, Kept, Reserved
 from edgekv.trace.unpack import RecordReader
 
 
@@ -72,8 +72,8 @@ def _is_carried(event: Event) -> bool:
     """Whether an event only says what was so when its part began."""
     if isinstance(event, Held):
         return event.origin == "carried"
-    if isinstance(event, Reserved):
-        return event.how == "carried"
+    if isinstance(event, Reserved | Changed):
+        return event.how.startswith("carried")
     return isinstance(event, Kept) and event.sequence < 0
 
 

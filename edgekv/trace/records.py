@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from edgekv.trace.codec import put, put_float, put_ids, put_signed, put_text
 from edgekv.trace.events import (
+    PURPOSES,
+    Changed,
     Chosen,
     Dropped,
     GivenUp,
     Held,
     HeldSegment,
+    InputNews,
     Inserted,
     Kept,
+    Opened,
     Planned,
     Reserved,
     Reserving,
@@ -27,8 +31,18 @@ NAME, OPEN, FORK, PLAN, COMMIT, ABORT, BEGIN, END, WRITE, DROP, CUT, CLOSE, COUN
     1, 15
 )
 KEEP, INSERT, TAKE, GIVE_UP, SHOW, CHOOSE = range(15, 21)
-RESERVE = 21
+RESERVE, INPUT = 21, 22
 RESERVINGS: tuple[Reserving, ...] = ("reserved", "given back", "carried")
+INPUTS: tuple[InputNews, ...] = (
+    "reserved",
+    "published",
+    "found",
+    "let go",
+    "given up",
+    "withdrawn",
+    "carried held",
+    "carried cached",
+)
 EXTEND, INDEX, TIME, ADVANCE, COPY = 4, 8, 16, 32, 64  # flags beside the kind, in bits 0 and 1
 TENTH_NS = 100
 
@@ -57,6 +71,12 @@ class RecordWriter:
         out = self.head(NAME, at_us)
         put_text(out, text)
         return self._names[text], out
+
+    def open(self, event: Opened) -> bytearray:
+        if event.parent < 0:
+            return self.head(OPEN, event.at_us, event.sequence)
+        purpose = PURPOSES.index(event.purpose)
+        return self.head(FORK, event.at_us, event.sequence, event.parent, purpose)
 
     def plan(self, event: Planned, *, written_after_us: int | None = None) -> bytearray:
         """An append; with ``written_after_us``, one committed so much later, nothing between."""
@@ -131,16 +151,25 @@ class RecordWriter:
         put_ids(out, event.pages)
         return out
 
+    def change(self, event: Changed) -> bytearray:
+        out = self.head(INPUT, event.at_us, INPUTS.index(event.how), event.num_states)
+        put_ids(out, event.pages)
+        return out
+
     def held(self, event: Held) -> bytearray:
-        out = self.head(
-            HELD,
-            event.at_us,
-            event.sequence,
-            event.origin == "restored",
-            event.next_segment,
-        )
+        restored, purpose = event.origin == "restored", PURPOSES.index(event.purpose)
+        numbers = (event.sequence, restored, purpose, event.next_segment)
+        out = self.head(HELD, event.at_us, *numbers)
         _put_segments(out, event.segments)
         return out
+
+    def carried(self, event: Held | Reserved | Kept | Changed) -> bytearray:
+        """What was there when a part began."""
+        if isinstance(event, Held):
+            return self.held(event)
+        if isinstance(event, Reserved):
+            return self.reserve(event)
+        return self.keep(event) if isinstance(event, Kept) else self.change(event)
 
     def inserted(self, event: Inserted) -> bytearray:
         out = self.head(INSERT, event.at_us, event.sequence)

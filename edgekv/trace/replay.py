@@ -2,8 +2,8 @@
 
 Guarantees: what is compared are the pages each append takes and replaces, which segments each
     rule chooses, what is left by each truncation, which cached pages are given up, what is found,
-    and the counts; the first difference ends the replay and is told in one
-    line.
+    the pages of each input of cross-attention and which inputs leave for it, and the counts; the
+    first difference ends the replay and is told in one line.
 Does not know: pools: what rules saw of them is in the log. What a caller drops, or a rule that
     has no name here, is done as logged and counted.
 """
@@ -15,12 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache import PageCache, Sequence, SequenceState
-from edgekv.cache.segments import KIND_CODES, segment_dtype
+from edgekv.cache import PageCache, Sequence
 from edgekv.errors import EdgeKVError, TraceError
 from edgekv.trace.choices import Choices
+from edgekv.trace.compare import Difference, same
 from edgekv.trace.events import (
     KINDS,
+    Changed,
     Chosen,
     Closed,
     Counted,
@@ -28,7 +29,6 @@ from edgekv.trace.events import (
     Event,
     GivenUp,
     Held,
-    HeldSegment,
     Inserted,
     Kept,
     Opened,
@@ -41,7 +41,9 @@ from edgekv.trace.events import (
     Taken,
     Truncated,
 )
+from edgekv.trace.input_replay import InputReplay
 from edgekv.trace.reader import TraceLog
+from edgekv.trace.states import state_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,8 @@ class ReplayResult:
     num_drops: int
     num_drops_as_logged: int  # that no rule chose, as far as the log says
     num_counts: int
+    num_input_changes: int  # of cross-attention
     difference: str | None  # None = everything came out the same
-
-
-class _Difference(Exception):  # noqa: N818 - a finding, not a fault
-    pass
 
 
 def replay(log: TraceLog) -> ReplayResult:
@@ -72,12 +71,12 @@ def replay(log: TraceLog) -> ReplayResult:
     for event in log.events():
         try:
             again.play(event)
-        except _Difference as error:
+        except Difference as error:
             difference = f"event {num_events} at {event.at_us / 1e6:.6f} s: {error}"
             break
         except TraceError:
             raise
-        except (EdgeKVError, ValueError, KeyError) as error:
+        except (EdgeKVError, KeyError, OverflowError, ValueError) as error:
             what = f"no sequence {error}" if isinstance(error, KeyError) else str(error)
             name = type(event).__name__.lower()
             difference = f"event {num_events} at {event.at_us / 1e6:.6f} s: {name}: {what}"
@@ -89,6 +88,7 @@ def replay(log: TraceLog) -> ReplayResult:
         again.num_drops,
         again.num_drops_as_logged,
         again.num_counts,
+        again.inputs.num_changes if again.inputs is not None else 0,
         difference,
     )
 
@@ -103,6 +103,9 @@ class _Replay:
             max_positions=header.max_positions,
             shiftable=header.shiftable,
         )
+        self.inputs = None
+        if header.cross is not None:
+            self.inputs = InputReplay(header.cross, header.num_cross_pages)
         self._given_up: list[int] = []  # pages, as logged, for what is taken next
         # The log does not say what segments hold: any content of its own will do for each.
         self._contents: dict[int, bytes] = {}  # by first page
@@ -115,27 +118,27 @@ class _Replay:
         self.num_appends = self.num_drops = self.num_drops_as_logged = self.num_counts = 0
 
     def play(self, event: Event) -> None:
-        """Do what the event says. Raises _Difference, or what the cache raises."""
+        """Do what the event says. Raises Difference, or what the cache raises."""
         if isinstance(event, Planned):
             self._plan(event)
         elif isinstance(event, Settled):
             sequence = self._sequences[event.sequence]
             if (append := sequence.pending) is None:
-                raise _Difference(f"sequence {event.sequence} has nothing to settle")
+                raise Difference(f"sequence {event.sequence} has nothing to settle")
             if event.committed:
                 sequence.commit(append)
             else:
                 sequence.abort(append)
         elif isinstance(event, Opened):
             parent = self._sequences[event.parent] if event.parent >= 0 else None
-            opened = self._cache.open() if parent is None else parent.fork()
+            opened = self._cache.open() if parent is None else parent.fork(purpose=event.purpose)
             self._sequences[event.sequence] = opened
         elif isinstance(event, Dropped):
             self._drop(event)
         elif isinstance(event, Truncated):
             sequence = self._sequences[event.sequence]
             sequence.truncate(event.num_tokens)
-            _same("pages left", event.num_pages, sequence.num_pages)
+            same("pages left", event.num_pages, sequence.num_pages)
         elif isinstance(event, Closed):
             self._sequences.pop(event.sequence).close()
         elif isinstance(event, Counted):
@@ -161,9 +164,9 @@ class _Replay:
         self._choices.settle()
         self._choices.evidence.forget(event.pages)
         self._compare_given_up(kept)
-        _same("pages taken", event.pages, tuple(append.taken.tolist()))
-        _same("tokens in the last page", event.tail_tokens, append.tail_tokens)
-        _same("copy of the last page", event.copies, append.copy_page >= 0)
+        same("pages taken", event.pages, tuple(append.taken.tolist()))
+        same("tokens in the last page", event.tail_tokens, append.tail_tokens)
+        same("copy of the last page", event.copies, append.copy_page >= 0)
 
     def _drop(self, event: Dropped) -> None:
         sequence = self._sequences[event.sequence]
@@ -175,7 +178,7 @@ class _Replay:
         sequence, kept = self._sequences[event.sequence], self._kept_pages()
         pages = sequence.insert(state_of(event.segments, event.segments[-1].id + 1, self._axes))
         self._compare_given_up(kept)
-        _same("pages taken", sum((held.pages for held in event.segments), ()), tuple(pages))
+        same("pages taken", sum((held.pages for held in event.segments), ()), tuple(pages))
 
     def _kept_pages(self) -> NDArray[np.bool_]:
         """(num_pages,) which pages can be found now."""
@@ -185,7 +188,7 @@ class _Replay:
     def _compare_given_up(self, kept: NDArray[np.bool_]) -> None:
         """Pages were taken, and before that ``kept`` ones could be found: the same left for it."""
         now = np.flatnonzero(kept & ~self._kept_pages()).tolist()
-        _same("pages given up", sorted(self._given_up), now)
+        same("pages given up", sorted(self._given_up), now)
         self._given_up.clear()
 
     def _share(self, event: Kept | Taken) -> None:
@@ -199,24 +202,24 @@ class _Replay:
             self._num_kept += 1
             content = self._contents.setdefault(event.pages[0], str(self._num_kept).encode())
             if not sequence.keep(content):
-                raise _Difference(f"the last segment of sequence {event.sequence} cannot be kept")
+                raise Difference(f"the last segment of sequence {event.sequence} cannot be kept")
             return
         found = sequence.find(KINDS[event.kind], self._contents.get(event.pages[0], b""))
         if found is None:
-            raise _Difference(f"sequence {event.sequence} does not find what the log says")
-        _same("pages found", event.pages, tuple(found.pages.tolist()))
+            raise Difference(f"sequence {event.sequence} does not find what the log says")
+        same("pages found", event.pages, tuple(found.pages.tolist()))
         sequence.take(found, index=event.frame, time_s=event.time_s)
 
     def _count(self, event: Counted) -> None:
         counts = self._cache.counts
         now = (counts.free, counts.live, counts.cached, counts.in_flight, counts.peak)
         self.num_counts += 1
-        _same("free, live, cached, in-flight pages and peak", event[1:], now)
+        same("free, live, cached, in-flight pages and peak", event[1:], now)
 
     def _rare(self, event: Event) -> None:
         if isinstance(event, Chosen):
             chosen = self._choices.choose(event, self._sequences[event.sequence])
-            _same(f"segments that {event.rule} chooses", event.segments, chosen)
+            same(f"segments that {event.rule} chooses", event.segments, chosen)
         elif isinstance(event, Shown):
             self._choices.evidence.tell(*event[1:])
         elif isinstance(event, StepBegun):
@@ -225,7 +228,7 @@ class _Replay:
             self._steps[event.step] = self._cache.allocator.begin_step(rows)
         elif isinstance(event, StepEnded):
             if event.step not in self._steps:
-                raise _Difference(f"step {event.step} was never begun")
+                raise Difference(f"step {event.step} was never begun")
             self._cache.allocator.end_step(self._steps.pop(event.step))
         elif isinstance(event, Kept | Taken):
             self._share(event)
@@ -237,6 +240,18 @@ class _Replay:
             self._reserve(event)
         elif isinstance(event, Held):
             self._hold(event)
+        elif isinstance(event, Changed):
+            self._change(event)
+
+    def _change(self, event: Changed) -> None:
+        if event.how.startswith("carried"):
+            raise TraceError(
+                f"{self._path}: inputs of cross-attention were there before the log; only a log of "
+                "everything can be replayed"
+            )
+        if self.inputs is None:
+            raise Difference("an input of cross-attention, and the model has none")
+        self.inputs.play(event)
 
     def _reserve(self, event: Reserved) -> None:
         sequence = self._sequences[event.sequence]
@@ -253,7 +268,7 @@ class _Replay:
             sequence.release_reserve()
         self._compare_given_up(kept)
         changed = np.setxor1d(before, sequence.reserved_pages)
-        _same(f"pages {event.how}", sorted(event.pages), changed.tolist())
+        same(f"pages {event.how}", sorted(event.pages), changed.tolist())
 
     def _hold(self, event: Held) -> None:
         """What was restored comes from a file; what was there before the log, from nowhere."""
@@ -273,29 +288,4 @@ class _Replay:
         self._compare_given_up(kept)
         self._sequences[event.sequence] = restored
         logged = tuple(page for segment in event.segments for page in segment.pages)
-        _same("pages taken", logged, tuple(restored.table.page_ids.tolist()))
-
-
-def state_of(held: tuple[HeldSegment, ...], next_segment: int, num_axes: int) -> SequenceState:
-    """What segments came from outside, as far as the cache is concerned."""
-    segments = np.zeros(len(held), segment_dtype(num_axes))
-    for row, one in zip(segments, held, strict=True):
-        row["id"], row["index"], row["time_s"] = one.id, one.frame, one.time_s
-        row["num_pages"], row["num_tokens"] = len(one.pages), one.num_tokens
-        row["span"], row["uniform"] = one.span, one.uniform
-        row["kind"] = KIND_CODES[KINDS[one.kind]]
-    written = np.array([number for one in held for number in one.written], np.int32)
-    written = written.reshape(-1, num_axes)
-    starts = np.cumsum(segments["span"], axis=0, dtype=np.int32) - segments["span"]
-    return SequenceState(
-        valid=np.array([number for one in held for number in one.valid], np.int32),
-        shifts=np.repeat(starts, segments["num_pages"], axis=0) - written,
-        written=written,
-        segments=segments,
-        next_segment_id=next_segment,
-    )
-
-
-def _same(what: str, logged: object, now: object) -> None:
-    if logged != now:
-        raise _Difference(f"{what}: the log says {logged}, the replay {now}")
+        same("pages taken", logged, tuple(restored.table.page_ids.tolist()))

@@ -12,13 +12,14 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
+from edgekv.cache import Purpose
 from edgekv.errors import TraceError
 from edgekv.trace.codec import Header
 from edgekv.trace.contexts import Context, Segment
 from edgekv.trace.events import (
     ANSWER,
     FRAME,
-    TEXT,
+    Changed,
     Closed,
     Counted,
     Dropped,
@@ -38,7 +39,20 @@ from edgekv.trace.events import (
     Truncated,
 )
 from edgekv.trace.holders import Holders
-from edgekv.trace.lives import ABORTED, CLOSED, CUT, DROPPED, Drop, Lives, SequenceLife
+from edgekv.trace.input_lives import InputLives
+from edgekv.trace.lives import (
+    ABORTED,
+    CLOSED,
+    CUT,
+    DROPPED,
+    PROBED,
+    RECALLED,
+    Drop,
+    Levels,
+    Lives,
+    Lookups,
+    SequenceLife,
+)
 from edgekv.trace.reader import TraceLog
 
 
@@ -52,16 +66,16 @@ class Timeline:
         self.holders = Holders(header.num_pages, header.geometry.page_size, self.lives)
         self.sequences: dict[int, SequenceLife] = {}
         self.drops: list[Drop] = []
-        # One entry an event: time, pages free, cached and in flight, tokens in live pages.
-        self.at_us, self.free, self.in_flight = array("q"), array("q"), array("q")
-        self.cached = array("q")
-        self.tokens = array("q")
+        self.levels, self.lookups = Levels(), Lookups()
         self.planned_us, self.allocation_us = array("q"), array("d")
+        self.inputs = None
+        if header.cross is not None:
+            self.inputs = InputLives(header.cross, header.num_cross_pages)
+        self.num_frames = 0  # that came in
+        self.num_frames_before = 0  # that were there when the log began, or were restored
         self.num_recalled = 0  # frames that came back to a context that had let them go
-        self.num_taken = 0  # segments that were found
         self.frames_us, self.frames_s = array("q"), array("d")  # frames' stream times
         self.most_frames = 0  # that one sequence held
-        self.peak = 0
         self.end_us = header.part_us
         self.begin_us = header.part_us
         self._contexts: dict[int, Context] = {}
@@ -76,31 +90,31 @@ class Timeline:
             StepEnded: lambda event: self.holders.end_step(event.step, event.at_us),
             Held: self._hold,
             Inserted: self._insert,
-            Kept: lambda event: self.holders.keep(event.pages, event.at_us),
+            Kept: self._keep,
             Taken: self._find,
             GivenUp: lambda event: self.holders.give_up(event.pages, event.at_us),
             Reserved: self._reserve,
+            Changed: self._change,
         }
 
     def feed(self, event: Event) -> None:
         """Take in the next event. ValueError, KeyError or IndexError when it cannot be."""
         self.end_us = event.at_us
         if isinstance(event, Counted):
-            self.peak = max(self.peak, event.peak)
+            self.levels.peak = max(self.levels.peak, event.peak)
             return
         if (take_in := self._on.get(type(event))) is not None:
             take_in(event)
-        holders = self.holders
-        self.peak = max(self.peak, holders.num_used)
-        self.at_us.append(event.at_us)
-        self.free.append(holders.num_free)
-        self.cached.append(holders.num_cached)
-        self.in_flight.append(holders.num_in_flight)
-        self.tokens.append(holders.num_tokens)
+        pages = self.holders
+        self.levels.peak = max(self.levels.peak, pages.num_used)
+        states = (pages.num_free, pages.num_cached, pages.num_in_flight, pages.num_tokens)
+        self.levels.note(event.at_us, *states)
 
     def finish(self) -> None:
         """Close what is still open at the end of the log."""
         self.holders.finish(self.end_us)
+        if self.inputs is not None:
+            self.inputs.holders.finish(self.end_us)
 
     # -- sequences --------------------------------------------------------------------------------
 
@@ -112,7 +126,10 @@ class Timeline:
             for page in context.pages():
                 self.holders.share(page)
         self._contexts[event.sequence] = context
-        self.sequences[event.sequence] = SequenceLife(event.sequence, event.parent, event.at_us)
+        self._born(event.sequence, event.parent, event.purpose, event.at_us)
+
+    def _born(self, ident: int, parent: int, purpose: Purpose, now: int) -> None:
+        self.sequences[ident] = SequenceLife(ident, parent, purpose, now)
 
     def _close(self, event: Closed) -> None:
         context = self._contexts.pop(event.sequence)
@@ -122,13 +139,13 @@ class Timeline:
 
     def _hold(self, event: Held) -> None:
         if event.sequence not in self.sequences:
-            self.sequences[event.sequence] = SequenceLife(event.sequence, -1, event.at_us)
+            self._born(event.sequence, -1, event.purpose, event.at_us)
         context, holders = Context([], event.next_segment), self.holders
         for held in event.segments:
             life = holders.life(held.pages[0]) if holders.is_held(held.pages[0]) else -1
             if life < 0:
-                life = self._life_of(held, event.sequence, event.at_us)
-                self.sequences[event.sequence].num_frames += held.kind == FRAME
+                life = self._life_of(held, held.kind, event.sequence, event.at_us)
+                self.num_frames_before += held.kind == FRAME
             for page, valid in zip(held.pages, held.valid, strict=True):
                 if holders.is_held(page):
                     holders.share(page)
@@ -143,7 +160,8 @@ class Timeline:
     def _insert(self, event: Inserted) -> None:
         context = self._contexts[event.sequence]
         for held in event.segments:
-            life = self._life_of(held, event.sequence, event.at_us)
+            kind = RECALLED if held.kind == FRAME else held.kind
+            life = self._life_of(held, kind, event.sequence, event.at_us)
             for page, valid in zip(held.pages, held.valid, strict=True):
                 self.holders.take(page, life, event.at_us)
                 self.holders.fill(page, valid)
@@ -153,9 +171,9 @@ class Timeline:
         context.num_frames += num_frames
         self.num_recalled += num_frames
 
-    def _life_of(self, held: HeldSegment, sequence: int, now: int) -> int:
+    def _life_of(self, held: HeldSegment, kind: int, sequence: int, now: int) -> int:
         """A new segment whose tokens are there at once."""
-        life = self.lives.add(held.kind, sequence, held.frame, held.time_s, now)
+        life = self.lives.add(kind, sequence, held.frame, held.time_s, now)
         self.lives.num_tokens[life] = held.num_tokens
         self.lives.num_pages[life] = len(held.pages)
         return life
@@ -180,9 +198,8 @@ class Timeline:
         if event.extend:
             life = context.segments[-1].life
         else:
-            life = self.lives.add(
-                event.kind, event.sequence, event.frame, event.time_s, event.at_us
-            )
+            kind = PROBED if self.sequences[event.sequence].is_probe else event.kind
+            life = self.lives.add(kind, event.sequence, event.frame, event.time_s, event.at_us)
         context.draw(event.pages)
         for page in event.pages:
             if page in context.drawn:
@@ -200,10 +217,7 @@ class Timeline:
         plan, life = context.pending
         context.pending = None
         if not event.committed:
-            for page in context.drawn:
-                self.holders.hide(page, event.at_us)
-            context.reserve |= context.drawn
-            self.holders.release(set(plan.pages) - context.drawn, event.at_us)
+            context.put_back(plan, self.holders, event.at_us)
             if not plan.extend:
                 self.lives.leave(life, event.at_us, ABORTED)
             return
@@ -215,12 +229,10 @@ class Timeline:
     def _note(self, plan: Planned, context: Context) -> None:
         """Count a committed append."""
         sequence = self.sequences[plan.sequence]
+        sequence.num_appends += 1
         if plan.kind == ANSWER:
             sequence.num_answer_tokens += plan.num_tokens
-        if plan.extend:
-            return
-        sequence.num_text += plan.kind == TEXT
-        if plan.kind == FRAME:
+        elif plan.kind == FRAME and not plan.extend and not sequence.is_probe:
             self._note_frame(sequence, context, plan.at_us, plan.time_s)
 
     def _find(self, event: Taken) -> None:
@@ -242,16 +254,29 @@ class Timeline:
                 self.holders.fill(page, min(left, self.page_size))
             left -= self.page_size
         context.add(life, event.pages)
-        self.num_taken += 1
+        self.lookups.note(event.at_us, found=True)
         sequence = self.sequences[event.sequence]
-        sequence.num_text += event.kind == TEXT
+        sequence.num_appends += 1
         if event.kind == FRAME:
             self._note_frame(sequence, context, event.at_us, event.time_s)
+
+    def _keep(self, event: Kept) -> None:
+        self.holders.keep(event.pages, event.at_us)
+        if event.sequence >= 0:  # it was looked for, and computed since nobody had it
+            self.lookups.note(event.at_us, found=False)
+
+    def _change(self, event: Changed) -> None:
+        if self.inputs is None:
+            raise ValueError("an input of cross-attention, and the model has none")
+        self.inputs.feed(event)
 
     def _note_frame(
         self, sequence: SequenceLife, context: Context, at_us: int, time_s: float
     ) -> None:
-        sequence.num_frames += 1
+        self.num_frames += 1
+        if sequence.first_frame_us < 0:
+            sequence.first_frame_us = at_us
+        sequence.last_frame_us = at_us
         context.num_frames += 1
         self.most_frames = max(self.most_frames, context.num_frames)
         if time_s == time_s:
@@ -272,24 +297,13 @@ class Timeline:
 
     def _truncate(self, event: Truncated) -> None:
         context = self._contexts[event.sequence]
-        left_pages = event.num_pages
-        kept: list[Segment] = []
-        for segment in context.segments:
-            stay = segment.pages[: max(left_pages, 0)]
-            left_pages -= len(segment.pages)
-            self.holders.release(segment.pages[len(stay) :], event.at_us)
-            if stay:
-                kept.append(segment._replace(pages=stay))
-            elif self.lives.sequence[segment.life] == event.sequence:
+        for segment in context.cut(event.num_tokens, event.num_pages, self.holders, event.at_us):
+            if self.lives.sequence[segment.life] == event.sequence:
                 self.lives.leave(segment.life, event.at_us, CUT)
-        held = sum(self.holders.tokens(page) for segment in kept for page in segment.pages)
-        if kept and held > event.num_tokens:
-            self.holders.fill(kept[-1].pages[-1], event.num_tokens - held)
-        context.segments = kept
-        context.num_frames = self._frames(kept)
+        context.num_frames = self._frames(context.segments)
 
     def _frames(self, segments: list[Segment]) -> int:
-        return sum(self.lives.kind[segment.life] == FRAME for segment in segments)
+        return sum(self.lives.kind[segment.life] in (FRAME, RECALLED) for segment in segments)
 
     def _leave(self, segments: list[Segment], now: int, end: int, sequence: int) -> None:
         for segment in segments:
@@ -304,7 +318,7 @@ def build_timeline(log: TraceLog) -> Timeline:
     for number, event in enumerate(log.events()):
         try:
             timeline.feed(event)
-        except (KeyError, IndexError, ValueError) as error:
+        except (KeyError, IndexError, OverflowError, ValueError) as error:
             what = f"no sequence {error}" if isinstance(error, KeyError) else str(error)
             raise TraceError(
                 f"{log.path}: event {number} does not fit those before it: {what}"

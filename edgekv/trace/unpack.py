@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from edgekv.cache import Purpose
 from edgekv.trace.codec import Fields
 from edgekv.trace.events import (
     KINDS,
+    PURPOSES,
+    Changed,
     Chosen,
     Closed,
     Counted,
@@ -49,6 +52,8 @@ from edgekv.trace.records import (
     GIVE_UP,
     HELD,
     INDEX,
+    INPUT,
+    INPUTS,
     INSERT,
     KEEP,
     NAME,
@@ -94,9 +99,9 @@ class RecordReader:
     def _other(self, tag: int, fields: Fields) -> Event:
         now, number = self._now_us, fields.number
         if tag == OPEN:
-            return Opened(now, number(), -1)
+            return Opened(now, number(), -1, "context")
         if tag == FORK:
-            return Opened(now, number(), number())
+            return Opened(now, number(), number(), self._purpose(fields))
         if tag in (COMMIT, ABORT):
             return Settled(now, number(), tag == COMMIT)
         if tag == BEGIN:
@@ -130,6 +135,8 @@ class RecordReader:
             return self._choose(fields)
         if tag == RESERVE:
             return self._reserve(fields)
+        if tag == INPUT:
+            return self._change(fields)
         raise ValueError(f"a record is of kind {tag}, which this format does not have")
 
     def _plan(self, fields: Fields) -> Planned:
@@ -189,10 +196,26 @@ class RecordReader:
             raise ValueError(f"a reserve is of kind {how}, which this format does not have")
         return Reserved(self._now_us, sequence, RESERVINGS[how], fields.ids())
 
+    def _purpose(self, fields: Fields) -> Purpose:
+        purpose = fields.number()
+        if purpose >= len(PURPOSES):
+            raise ValueError(f"a sequence has purpose {purpose}, which this format does not have")
+        return PURPOSES[purpose]
+
+    def _change(self, fields: Fields) -> Changed:
+        how, num_states = fields.numbers(2)
+        if how >= len(INPUTS):
+            raise ValueError(f"an input changed in way {how}, which this format does not have")
+        pages = fields.ids()
+        if not pages:
+            raise ValueError("an input has no pages")
+        return Changed(self._now_us, INPUTS[how], num_states, pages)
+
     def _held(self, fields: Fields) -> Held:
-        sequence, restored, next_segment = fields.numbers(3)
+        sequence, restored = fields.numbers(2)
         origin: Origin = "restored" if restored else "carried"
-        return Held(self._now_us, sequence, origin, next_segment, self._segments(fields))
+        purpose, next_segment = self._purpose(fields), fields.number()
+        return Held(self._now_us, sequence, origin, purpose, next_segment, self._segments(fields))
 
     def _segments(self, fields: Fields) -> tuple[HeldSegment, ...]:
         number = fields.number

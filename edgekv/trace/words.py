@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgekv.config import format_bytes
-from edgekv.trace.axis import clock_text, column_text
-from edgekv.trace.events import FRAME
-from edgekv.trace.lives import ABORTED
+from edgekv.trace.axis import clock_text, column_text, latency_text
+from edgekv.trace.input_lives import InputLives
+from edgekv.trace.labels import legend, panel_titles
 from edgekv.trace.reader import TraceLog
 from edgekv.trace.timeline import Timeline
 from edgekv.trace.view import View
@@ -28,6 +28,8 @@ class Words:
     notes: tuple[str, ...]  # how to read it, what was left out
     figures: tuple[tuple[str, str], ...]  # (name, value)
     axis: str
+    panels: dict[str, str]  # titles, by panel; a panel that would be empty has none
+    legend: tuple[tuple[str, str], ...]  # (colour, what it means), of what occurs
 
 
 def describe(log: TraceLog, view: View) -> Words:
@@ -36,57 +38,58 @@ def describe(log: TraceLog, view: View) -> Words:
     return Words(
         title=log.path.name,
         story=" ".join(_story(view, counts)),
-        notes=tuple(_notes(log, view, counts.frames)),
+        notes=tuple(_notes(log, view, counts)),
         figures=tuple(_figures(log, view.timeline, counts)),
         axis="stream time" if view.clock.is_stream else "time since the log began",
+        panels=panel_titles(view),
+        legend=tuple(legend(view)),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    frames: int
     evicted: int  # frames that contexts let go
     batches: int
     rules: tuple[str, ...]
     questions: int
     answer_tokens: int
-    contexts: int  # and forks that are no questions
+    contexts: int
+    forks: int  # that are contexts of their own
+    probes: int
 
 
 def _count(timeline: Timeline) -> _Counts:
-    lives, sequences = timeline.lives, timeline.sequences
-    done = np.asarray(lives.end, np.int8) != ABORTED
+    sequences = timeline.sequences
     questions = [life for life in sequences.values() if life.is_question]
-    own = [drop for drop in timeline.drops if not sequences[drop.sequence].is_question]
+    contexts = [life for life in sequences.values() if life.is_context]
+    own = [drop for drop in timeline.drops if sequences[drop.sequence].is_context]
+    own = [drop for drop in own if drop.num_frames]
+    forks = sum(life.is_fork for life in contexts)
     return _Counts(
-        frames=int(np.count_nonzero((np.asarray(lives.kind, np.int8) == FRAME) & done)),
         evicted=sum(drop.num_frames for drop in own),
         batches=len(own),
-        rules=tuple(dict.fromkeys(drop.rule or "the caller" for drop in own)),
+        rules=tuple(dict.fromkeys(drop.rule for drop in own)),
         questions=len(questions),
         answer_tokens=sum(life.num_answer_tokens for life in questions),
-        contexts=sum(not (s.is_question or s.is_safeguard) for s in sequences.values()),
+        contexts=len(contexts) - forks,
+        forks=forks,
+        probes=sum(life.is_probe for life in sequences.values()),
     )
 
 
 def _story(view: View, counts: _Counts) -> Iterator[str]:
-    timeline, clock = view.timeline, view.clock
-    wall = clock_text((timeline.end_us - timeline.begin_us) / 1e6)
-    length = f"within {wall}"
-    if clock.is_stream:
-        length = f"over {clock_text(clock.end_s - clock.begin_s)} of stream, in {wall} of computing"
-    yield f"{_many(counts.frames, 'frame')} came in {length}."
+    timeline = view.timeline
+    yield _came_in(view, counts)
     if counts.evicted:
-        named = ", ".join(f"“{rule}”" for rule in counts.rules)
         yield (
             f"No context held more than {_many(timeline.most_frames, 'frame')}; "
             f"{counts.evicted:,} left again in {_many(counts.batches, 'batch', 'batches')}, "
-            f"chosen by {named}."
+            f"chosen by {_chosen_by(counts.rules)}."
         )
-    elif counts.frames:
+    elif timeline.num_frames:
         yield (
-            f"All {_many(timeline.most_frames, 'frame')} that one context held at most stayed to "
-            "the end: nothing was evicted."
+            "Nothing was evicted: no context held more than "
+            f"{_many(timeline.most_frames, 'frame')}."
         )
     if counts.questions:
         yield (
@@ -95,33 +98,73 @@ def _story(view: View, counts: _Counts) -> Iterator[str]:
             f"all answers together have {_many(counts.answer_tokens, 'token')}."
         )
     if timeline.num_recalled:
-        back = _many(timeline.num_recalled, "frame")
-        yield f"{back} that had left came back for questions."
-    if timeline.num_taken:
-        found = f"{_many(timeline.num_taken, 'segment')} {_was(timeline.num_taken)}"
+        back = _many(timeline.num_recalled, "recalled frame")
+        yield f"{back}: they had left, and came back from a tier for questions."
+    if num_found := timeline.lookups.num_found:
+        found = f"{_many(num_found, 'segment')} {_was(num_found)}"
         yield f"{found} found in the pool, and not computed again."
-    share = timeline.peak / timeline.num_pages
+    if timeline.inputs is not None:
+        yield _inputs(timeline.inputs)
+    share = timeline.levels.peak / timeline.num_pages
     yield (
-        f"At most {timeline.peak:,} of {timeline.num_pages:,} pages ({share:.0%}) were in use, "
-        "cached ones not counted."
+        f"At most {timeline.levels.peak:,} of {timeline.num_pages:,} pages ({share:.0%}) were in "
+        "use, cached ones not counted."
+    )
+
+
+def _came_in(view: View, counts: _Counts) -> str:
+    timeline, clock = view.timeline, view.clock
+    wall = clock_text((timeline.end_us - timeline.begin_us) / 1e6)
+    length = f"within {wall}"
+    if clock.is_stream:
+        length = f"over {clock_text(clock.end_s - clock.begin_s)} of stream, in {wall} of computing"
+    where = ""
+    if counts.contexts + counts.forks > 1:
+        where = f" to {_many(counts.contexts, 'context')}"
+        where += f" and {_many(counts.forks, 'fork')}" if counts.forks else ""
+    before = ""
+    if timeline.num_frames_before:
+        before = f"; {_many(timeline.num_frames_before, 'frame')} had been there before"
+    return f"{_many(timeline.num_frames, 'frame')} came in{where} {length}{before}."
+
+
+def _chosen_by(rules: tuple[str, ...]) -> str:
+    special = {"": "the caller", "reclaim": "the needs of another session (“reclaim”)"}
+    return ", ".join(special.get(rule, f"“{rule}”") for rule in rules)
+
+
+def _inputs(inputs: InputLives) -> str:
+    looked = len(inputs.lookups.found)
+    written = looked - inputs.lookups.num_found
+    return (
+        f"{_many(written, 'input')} of cross-attention {_was(written)} written, "
+        f"{inputs.lookups.num_found:,} found again, {inputs.num_given_up:,} given up for others."
     )
 
 
 def _figures(log: TraceLog, timeline: Timeline, counts: _Counts) -> Iterator[tuple[str, str]]:
     took = np.asarray(timeline.allocation_us, np.float64)
     p50, p99 = np.percentile(took, (50, 99)) if took.size else (0.0, 0.0)
-    yield "frames", f"{counts.frames:,}"
+    yield "frames", f"{timeline.num_frames:,}"
     yield "evicted frames", f"{counts.evicted:,}"
+    if timeline.num_recalled:
+        yield "recalled frames", f"{timeline.num_recalled:,}"
     yield "questions", f"{counts.questions:,}"
+    if counts.probes:
+        yield "tier probes", f"{counts.probes:,}"
     yield "window, frames", f"{timeline.most_frames:,}"
-    yield "peak pages", f"{timeline.peak:,} of {timeline.num_pages:,}"
+    yield "peak pages", f"{timeline.levels.peak:,} of {timeline.num_pages:,}"
     yield "pool", format_bytes(timeline.num_pages * log.header.geometry.page_bytes)
-    yield "contexts and forks", f"{counts.contexts:,}"
-    yield "allocation p50 / p99", f"{p50:.1f} / {p99:.1f} µs"
+    yield "contexts + forks", f"{counts.contexts:,} + {counts.forks:,}"
+    if timeline.lookups.found:
+        yield "hit rate", f"{timeline.lookups.rate:.0%} of {len(timeline.lookups.found):,}"
+    if (inputs := timeline.inputs) is not None and inputs.lookups.found:
+        yield "hit rate, inputs", f"{inputs.lookups.rate:.0%} of {len(inputs.lookups.found):,}"
+    yield "allocation p50 / p99", f"{latency_text(p50)} / {latency_text(p99)}"
 
 
-def _notes(log: TraceLog, view: View, num_frames: int) -> list[str]:
-    geometry = log.header.geometry
+def _notes(log: TraceLog, view: View, counts: _Counts) -> list[str]:
+    geometry, num_frames = log.header.geometry, view.timeline.num_frames
     per_frame = f", {log.num_bytes / num_frames:.0f} bytes a frame" if num_frames else ""
     notes = [
         f"Each row is a page of {geometry.page_size} tokens "
@@ -129,9 +172,14 @@ def _notes(log: TraceLog, view: View, num_frames: int) -> list[str]:
         f"{'stream' if view.clock.is_stream else 'time'}. A question is drawn at least one column "
         "wide, and over what the page held otherwise."
     ]
-    if view.pages_per_row > 1:
-        notes.append(f"One row stands for {view.pages_per_row:.3g} pages; the newest is shown.")
-    num_events = len(view.timeline.at_us)
+    if view.map.pages_per_row > 1:
+        notes.append(f"One row stands for {view.map.pages_per_row:.3g} pages; the newest is shown.")
+    if counts.probes:
+        notes.append(
+            f"{_many(counts.probes, 'probe')}, on which a tier measured itself or found out what a "
+            f"question is about, {_was(counts.probes)} counted neither as questions nor as frames."
+        )
+    num_events = len(view.timeline.levels.at_us)
     if num_events > view.num_columns:
         notes.append(
             f"Downsampled by time, {num_events:,} events into {view.num_columns:,} columns: what "

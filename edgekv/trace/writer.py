@@ -19,26 +19,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.atomic_file import holds_something_else
-from edgekv.cache import Append, PageCache, Removal, Reserving, Sequence, Sharing, Step
+from edgekv.cache import (
+    Append,
+    CrossInput,
+    InputChange,
+    PageCache,
+    Removal,
+    Reserving,
+    Sequence,
+    Sharing,
+    Step,
+)
 from edgekv.cache.segments import SegmentTable
 from edgekv.config import format_bytes
 from edgekv.errors import CacheError, TraceError
 from edgekv.trace import records
-from edgekv.trace.codec import MAGIC, Header
+from edgekv.trace.codec import MAGIC
 from edgekv.trace.events import (
     KINDS,
     Dropped,
     GivenUp,
     Inserted,
     Kept,
+    Opened,
     Planned,
     Reserved,
     Shown,
     StepBegun,
 )
 from edgekv.trace.evidence import Evidence, first_pages
+from edgekv.trace.held_back import HeldBack
 from edgekv.trace.log_file import LogFile
-from edgekv.trace.observed import chosen, held, taken
+from edgekv.trace.observed import carried, changed, chosen, header, held, taken
 from edgekv.trace.records import RecordWriter
 
 DEFAULT_MAX_BYTES = 64 * 2**20
@@ -57,17 +69,19 @@ def check_limit(max_bytes: int) -> None:
 
 
 class TraceWriter:
-    """A ``CacheObserver`` that logs ``cache`` from now on, until ``close``."""
+    """Observes ``cache`` and its cross cache, and logs both from now on, until ``close``."""
 
     def __init__(
         self, cache: PageCache, path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES
     ) -> None:
         """Raises TraceError when the file cannot be made, ValueError for a limit below 64 KiB,
-        CacheError while an append or a step is under way."""
+        CacheError while an append or a step is under way, or an input is being written."""
         check_limit(max_bytes)
         pending = any(sequence.pending is not None for sequence in cache.sequences)
         if pending or cache.allocator.num_steps:
             raise CacheError("a trace begins between steps, and an append or a step is under way")
+        if cache.cross is not None and cache.cross.is_writing:
+            raise CacheError("a trace begins between inputs, and an input is being written")
         self.path = Path(path)
         self.problem: str | None = None  # why the log ended before ``close``
         self._cache = cache
@@ -77,36 +91,36 @@ class TraceWriter:
         self._began_unix_s = time.time()
         self._run = os.urandom(8).hex()
         self._part = 0
-        self._num_open = 0  # pending appends and steps in flight
-        self._plan: Planned | None = None  # not written yet, since its commit may come next
-        self._plan_of: Append | None = None
-        self._plan_step: Step | None = None
+        self._num_open = 0  # pending appends, steps in flight, inputs being written
+        self._held_back = HeldBack()
         if holds_something_else(path, MAGIC):
             raise TraceError(f"{path} holds something else than a trace and is not replaced")
         try:
             self._start()
         except OSError as error:
             raise TraceError(f"cannot write the trace {path}: {error.strerror}") from None
-        cache.observe(self)
+        self.listen()
+
+    def listen(self) -> None:
+        """Be told of all that happens from now on, in place of whoever was."""
+        self._tell(self)
 
     # -- what the cache tells ---------------------------------------------------------------------
 
     def opened(self, sequence: Sequence, parent: Sequence | None) -> None:
         self._write_plan()
-        if parent is not None:
-            self._emit(self._records.head(records.FORK, self._now(), sequence.id, parent.id))
-        else:
-            self._emit(self._records.head(records.OPEN, self._now(), sequence.id))
-            if sequence.num_pages:
-                self._emit(self._records.held(held(sequence, self._now(), restored=True)))
+        parent_id = -1 if parent is None else parent.id
+        event = Opened(self._now(), sequence.id, parent_id, sequence.purpose)
+        self._emit(self._records.open(event))
+        if parent is None and sequence.num_pages:
+            self._emit(self._records.held(held(sequence, self._now(), restored=True)))
         self._after()
 
     def planned(self, append: Append, allocation_ns: int) -> None:
         self._write_plan()
         self._num_open += 1
         self._evidence.forget(append.taken.tolist())
-        self._plan_of, self._plan_step = append, None
-        self._plan = Planned(
+        plan = Planned(
             self._now(),
             append.sequence.id,
             KINDS.index(append.kind),
@@ -120,16 +134,13 @@ class TraceWriter:
             () if append.uniform else tuple(append.advance.tolist()),
             allocation_ns / 1000,
         )
+        self._held_back.hold(append, plan)
 
     def stepped(self, step: Step) -> None:
         self._num_open += -1 if step.ended else 1
-        if self._plan is not None:
-            if not step.ended and self._plan_step is None and step.appends == (self._plan_of,):
-                self._plan_step = step
-                return
-            if step.ended and step is self._plan_step:
-                return
-            self._write_plan()
+        if self._held_back.covers(step):
+            return
+        self._write_plan()
         if step.ended:
             self._emit(self._records.head(records.END, self._now(), step.token))
         else:
@@ -139,15 +150,12 @@ class TraceWriter:
 
     def settled(self, append: Append) -> None:
         self._num_open -= 1
-        committed = append.state == "committed"
-        step_done = self._plan_step is None or self._plan_step.ended
-        if self._plan is not None and append is self._plan_of and committed and step_done:
-            took_us = self._now() - self._plan.at_us
-            self._emit(self._records.plan(self._plan, written_after_us=took_us))
-            self._plan = self._plan_of = self._plan_step = None
+        if (plan := self._held_back.completed(append)) is not None:
+            took_us = self._now() - plan.at_us
+            self._emit(self._records.plan(plan, written_after_us=took_us))
         else:
             self._write_plan()
-            tag = records.COMMIT if committed else records.ABORT
+            tag = records.COMMIT if append.state == "committed" else records.ABORT
             self._emit(self._records.head(tag, self._now(), append.sequence.id))
         self._after()
 
@@ -214,11 +222,17 @@ class TraceWriter:
         self._emit(self._records.reserve(event))
         self._after()
 
+    def input_changed(self, how: InputChange, source: CrossInput) -> None:
+        self._write_plan()
+        self._num_open += (how == "reserved") - (how in ("published", "withdrawn"))
+        self._emit(self._records.change(changed(source, self._now(), how)))
+        self._after(is_whole=False)
+
     def close(self) -> None:
         """Write what is left and stop observing. Closing twice is fine."""
         if self._log.closed:
             return
-        self._cache.observe(None)
+        self._tell(None)
         self._write_plan()
         self._count()
         self._flush()
@@ -231,30 +245,13 @@ class TraceWriter:
 
     def _start(self) -> None:
         """Begin a part: its header, and what the cache holds."""
-        now = self._now()
-        cache = self._cache
+        now, cache = self._now(), self._cache
+        since = self._began_unix_s
         self._log.begin(
-            Header(
-                geometry=cache.geometry,
-                num_pages=cache.allocator.num_pages,
-                max_pages=cache.max_pages,
-                max_positions=cache.max_positions,
-                shiftable=cache.shiftable,
-                began_unix_s=self._began_unix_s,
-                run=self._run,
-                part=self._part,
-                part_us=now,
-            )
+            header(cache, began_unix_s=since, run=self._run, part=self._part, part_us=now)
         )
-        for sequence in cache.sequences:
-            self._emit(self._records.held(held(sequence, now, restored=False)))
-            if len(reserve := sequence.reserved_pages):
-                waiting = Reserved(now, sequence.id, "carried", tuple(reserve.tolist()))
-                self._emit(self._records.reserve(waiting))
-        allocator = cache.allocator
-        kept = np.flatnonzero(allocator.is_kept(np.arange(allocator.num_pages, dtype=np.int32)))
-        if kept.size:
-            self._emit(self._records.keep(Kept(now, -1, tuple(kept.tolist()))))
+        for event in carried(cache, now):
+            self._emit(self._records.carried(event))
         self._log.create()
 
     @property
@@ -266,36 +263,36 @@ class TraceWriter:
 
     def _write_plan(self) -> None:
         """Something else came between a plan and its commit: write what was held back."""
-        if self._plan is None:
-            return
-        self._emit(self._records.plan(self._plan))
-        if self._plan_step is not None:
-            step, ids = self._plan_step, (self._plan.sequence,)
-            self._emit(self._records.begin(StepBegun(self._plan.at_us, step.token, ids)))
-            if step.ended:
-                self._emit(self._records.head(records.END, self._now(), step.token))
-        self._plan = self._plan_of = self._plan_step = None
+        if not self._held_back.is_empty:
+            for record in self._held_back.written(self._records, self._now()):
+                self._emit(record)
 
     def _count(self) -> None:
         counts = self._cache.counts
         numbers = (counts.free, counts.live, counts.cached, counts.in_flight, counts.peak)
         self._emit(self._records.head(records.COUNT, self._now(), *numbers))
 
-    def _after(self) -> None:
-        """The cache and the log agree now: count, flush and rotate when it is time."""
-        if self._log.num_records >= _RECORDS_PER_COUNT:
+    def _tell(self, observer: TraceWriter | None) -> None:
+        self._cache.observe(observer)
+        if self._cache.cross is not None:
+            self._cache.cross.observe(observer)
+
+    def _after(self, *, is_whole: bool = True) -> None:
+        """Flush when it is time; count and rotate too when the cache and the log agree now."""
+        if is_whole and self._log.num_records >= _RECORDS_PER_COUNT:
             self._log.num_records = 0
             self._count()
-        if not self._log.is_due(self._now()):
-            return
-        self._flush()
-        if self._log.is_full:
-            self._stop("it is full, and a step has been in flight too long to begin another part")
-        elif self._log.is_part_full and not self._num_open:
+        if self._log.is_due(self._now()):
+            self._flush()
+        if is_whole and not self._num_open and self._log.is_part_full:
+            self._flush()
             self._rotate()
 
     def _flush(self) -> None:
         if self._log.closed:
+            return
+        if self._log.is_full:
+            self._stop("it is full, and a step has been in flight too long to begin another part")
             return
         try:
             self._log.flush()
@@ -303,6 +300,8 @@ class TraceWriter:
             self._stop(error.strerror or str(error))
 
     def _rotate(self) -> None:
+        if self._log.closed:
+            return
         self._part += 1
         try:
             self._start()
@@ -311,6 +310,6 @@ class TraceWriter:
 
     def _stop(self, reason: str) -> None:
         self.problem = reason
-        self._cache.observe(None)
+        self._tell(None)
         self._log.close()
         _log.warning("the trace %s ends here: %s", self.path, reason)

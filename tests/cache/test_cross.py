@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from edgekv.cache import CrossCache, CrossInput, PageCache, content_key
+from edgekv.cache import CrossCache, CrossInput, InputChange, PageCache, content_key
 from edgekv.config import KVGeometry
 from edgekv.errors import CacheError, OutOfPagesError
 
@@ -111,6 +111,60 @@ def test_an_evicted_input_cannot_be_used_again() -> None:
     put(cache, b"b", 4)
     with pytest.raises(CacheError, match="has left"):
         gone.retain()
+
+
+def test_an_input_that_came_to_nothing_does_not_disturb_another_of_its_content() -> None:
+    cache = CrossCache(GEOMETRY, 4)
+    first, second = cache.reserve(b"a", 4), cache.reserve(b"a", 4)
+    cache.publish(second)
+    first.release()
+    second.release()
+    with pytest.raises(CacheError, match="has left"):
+        first.retain()
+    assert cache.find(b"a") is second
+    assert cache.inputs == (second,)
+
+
+class Told:
+    """What an observer was told."""
+
+    def __init__(self, cache: CrossCache) -> None:
+        self.news: list[tuple[InputChange, bytes]] = []
+        cache.observe(self)
+
+    def input_changed(self, how: InputChange, source: CrossInput) -> None:
+        self.news.append((how, source.key))
+
+
+def test_whoever_observes_is_told_of_every_change() -> None:
+    cache = CrossCache(GEOMETRY, 2)
+    told = Told(cache)
+    source = cache.reserve(b"a", 4)
+    assert cache.is_writing
+    cache.publish(source)
+    assert not cache.is_writing
+    cache.find(b"a")
+    source.retain()
+    for _ in range(3):
+        source.release()
+    cache.find(b"a")
+    source.release()
+    cache.reserve(b"b", 8).release()
+    assert not cache.is_writing
+    assert told.news == [
+        ("reserved", b"a"),
+        ("published", b"a"),
+        ("found", b"a"),
+        ("let go", b"a"),
+        ("found", b"a"),
+        ("let go", b"a"),
+        ("given up", b"a"),
+        ("reserved", b"b"),
+        ("withdrawn", b"b"),
+    ]
+    cache.observe(None)
+    put(cache, b"c", 4)
+    assert len(told.news) == 9
 
 
 def test_sequences_forks_and_steps_hold_what_they_see() -> None:

@@ -35,7 +35,7 @@ def stream(
         make_room(sequence, FRAME_PAGES, rule=rule, marks=MARKS, num_free=cache.counts.free)
         add(cache, sequence, "frame", 77, index=index, time_s=index / 2)
         if ask_every and index % ask_every == ask_every - 1:
-            with sequence.fork() as fork:
+            with sequence.fork(purpose="question") as fork:
                 add(cache, fork, "text", 25)
                 for k in range(12):
                     add(cache, fork, "answer", 1, extend=k > 0)

@@ -28,7 +28,8 @@ from edgekv.trace import TraceLog, TraceWriter, read_log
 from edgekv.trace.events import Chosen, Dropped, Event, Shown
 from edgekv.trace.evidence import HEAT, SUMMARY
 from edgekv.trace.observed import held
-from edgekv.trace.replay import ReplayResult, replay, state_of
+from edgekv.trace.replay import ReplayResult, replay
+from edgekv.trace.states import state_of
 from tests.cache.helpers import make_room
 from tests.trace.streams import FRAME_PAGES, MARKS, add, make_cache
 

@@ -20,6 +20,7 @@ from edgekv.trace.timeline import build_timeline
 from edgekv.trace.view import make_view
 from edgekv.trace.words import describe
 from tests.forging import forgeries, refusal
+from tests.trace.inputs import write_inputs
 from tests.trace.streams import write_log
 
 FIXED = struct.Struct("<8sHH")
@@ -64,11 +65,19 @@ def test_what_is_no_json_object(tmp_path: Path, text: bytes) -> None:
         read_log(tmp_path / "t")
 
 
+def write_stream(path: Path) -> None:
+    write_log(path, 12, ask_every=6)
+
+
 @pytest.mark.parametrize("use", USES)
-def test_records(tmp_path: Path, use: Callable[[Path], object]) -> None:
+@pytest.mark.parametrize("write", [write_stream, write_inputs])
+def test_records(
+    tmp_path: Path, write: Callable[[Path], object], use: Callable[[Path], object]
+) -> None:
     """Bytes of records changed, records taken out, told twice or in another order; checksums
     right."""
-    path, draw = write_log(tmp_path / "t", 12, ask_every=6), random.Random(3)  # noqa: S311
+    path, draw = tmp_path / "t", random.Random(3)  # noqa: S311
+    write(path)
     data = path.read_bytes()
     at, chain, records = unpack_header(data)[1], 0, []
     start = data[:at]

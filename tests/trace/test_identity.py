@@ -21,6 +21,7 @@ from edgekv.trace.draw import draw
 from edgekv.trace.lives import CACHED
 from edgekv.trace.replay import replay
 from edgekv.trace.timeline import build_timeline
+from edgekv.trace.view import make_view
 from tests.trace.streams import add, make_cache
 
 Picture = Callable[[int], NDArray[np.uint8]]
@@ -57,11 +58,16 @@ def shared_stream(path: Path) -> PageCache:
 def test_a_log_says_what_was_found_cached_and_given_up(tmp_path: Path) -> None:
     counts = shared_stream(tmp_path / "t").counts
     timeline = build_timeline(read_log(tmp_path / "t"))
-    assert timeline.num_taken == 6
-    assert max(timeline.cached) == 30
-    assert (timeline.free[-1], timeline.cached[-1]) == (counts.free, counts.cached)
-    assert timeline.peak == counts.peak == 55
-    assert timeline.tokens[-1] == 11 * 77
+    assert timeline.lookups.num_found == 6
+    assert max(timeline.levels.cached) == 30
+    assert (timeline.levels.free[-1], timeline.levels.cached[-1]) == (counts.free, counts.cached)
+    assert timeline.levels.peak == counts.peak == 55
+    assert timeline.levels.tokens[-1] == 11 * 77
+    rates = make_view(timeline).hit_rate
+    known = rates[~np.isnan(rates)]
+    assert known.size > 1
+    assert known.min() == 0.0
+    assert known.max() == 1.0
     kinds = np.asarray(timeline.lives.kind)
     frames = np.asarray(timeline.lives.index)[kinds == 1].tolist()
     assert frames == [*range(6), 0, 1, *range(100, 109)], "a cached frame that is found lives anew"
@@ -96,6 +102,8 @@ def test_cached_pages_have_a_colour_of_their_own(tmp_path: Path) -> None:
     html = (tmp_path / "page.html").read_text("utf-8")
     assert re.search(r'<li><i class="cached"></i>cached', html)
     assert "6 segments were found in the pool" in html
+    assert "<dt>hit rate</dt><dd>29% of 21</dd>" in html.replace("\n", "")
+    assert "Hit rate" in html
     draw(read_log(tmp_path / "t"), tmp_path / "page.png")
     picture = Image.open(BytesIO((tmp_path / "page.png").read_bytes())).convert("RGB")
     seen = {colour for _, colour in picture.getcolors(1 << 20) or []}
@@ -113,8 +121,11 @@ def test_a_log_that_begins_with_kept_pages_is_drawn_but_not_replayed(tmp_path: P
     with pytest.raises(TraceError, match="pages were kept before the log"):
         replay(read_log(tmp_path / "t"))
     timeline = build_timeline(read_log(tmp_path / "t"))
-    assert timeline.cached[0] == cache.counts.cached
-    assert (timeline.free[-1], timeline.cached[-1]) == (cache.counts.free, cache.counts.cached)
+    assert timeline.levels.cached[0] == cache.counts.cached
+    assert (timeline.levels.free[-1], timeline.levels.cached[-1]) == (
+        cache.counts.free,
+        cache.counts.cached,
+    )
     assert np.count_nonzero(np.asarray(timeline.lives.kind) == CACHED) == 1
 
 
@@ -134,4 +145,4 @@ def test_sessions_that_share_replay(bundle_path: Path, picture: Picture, tmp_pat
     assert stats.shared.given_up > 10
     result = replay(read_log(path))
     assert result.difference is None
-    assert build_timeline(read_log(path)).num_taken == stats.shared.hits
+    assert build_timeline(read_log(path)).lookups.num_found == stats.shared.hits

@@ -13,7 +13,8 @@ from edgekv.cache.segments import SegmentTable
 from edgekv.errors import TraceError
 from edgekv.trace import TraceWriter, read_log
 from edgekv.trace.events import Held
-from edgekv.trace.replay import replay, state_of
+from edgekv.trace.replay import replay
+from edgekv.trace.states import state_of
 from edgekv.trace.timeline import Timeline, build_timeline
 from tests.cache.driver import play
 from tests.cache.test_machine import WORLDS
@@ -27,12 +28,12 @@ def played(world: World, path: Path) -> Timeline:
     play(world, 11, 450)
     log.close()
     timeline, counts = build_timeline(read_log(path)), world.cache.counts
-    assert (timeline.free[-1], timeline.cached[-1]) == (counts.free, counts.cached)
+    assert (timeline.levels.free[-1], timeline.levels.cached[-1]) == (counts.free, counts.cached)
     assert counts.available == timeline.num_pages
-    assert timeline.tokens[-1] == 0
-    assert timeline.in_flight[-1] == 0
+    assert timeline.levels.tokens[-1] == 0
+    assert timeline.levels.in_flight[-1] == 0
     assert min(timeline.holders.spans.to_us) >= 0
-    assert timeline.peak == world.cache.counts.peak
+    assert timeline.levels.peak == world.cache.counts.peak
     return timeline
 
 
@@ -123,5 +124,5 @@ def test_a_log_without_its_beginning_is_drawn_but_not_replayed(tmp_path: Path) -
         replay(read_log(tmp_path / "t"))
     timeline = build_timeline(read_log(tmp_path / "t"))
     assert timeline.most_frames == 20
-    assert timeline.free[-1] == timeline.num_pages
-    assert timeline.tokens[-1] == 0
+    assert timeline.levels.free[-1] == timeline.num_pages
+    assert timeline.levels.tokens[-1] == 0

@@ -46,9 +46,9 @@ def test_a_log_says_what_was_reserved_and_replays(tmp_path: Path) -> None:
     ]
     assert replay(read_log(tmp_path / "t")).difference is None
     timeline = build_timeline(read_log(tmp_path / "t"))
-    assert min(timeline.free) == 16 - 5 - 3
-    assert timeline.free[-1] == 16 - 3
-    assert timeline.peak == 8
+    assert min(timeline.levels.free) == 16 - 5 - 3
+    assert timeline.levels.free[-1] == 16 - 3
+    assert timeline.levels.peak == 8
     assert min(timeline.holders.spans.to_us) >= 0
     assert max(timeline.holders.spans.page) < 8, "what was never drawn is not shown"
 
@@ -71,7 +71,7 @@ def test_a_log_that_begins_with_a_reserve_is_drawn_but_not_replayed(tmp_path: Pa
     sequence.close()
     log.close()
     timeline = build_timeline(read_log(tmp_path / "t"))
-    assert min(timeline.free) == 13
-    assert timeline.free[-1] == 16
+    assert min(timeline.levels.free) == 13
+    assert timeline.levels.free[-1] == 16
     with pytest.raises(TraceError, match="reserved pages from before the log"):
         replay(read_log(tmp_path / "t"))

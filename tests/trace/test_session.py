@@ -37,11 +37,11 @@ def test_a_model_logs_its_sessions(bundle_path: Path, picture: Picture, tmp_path
     assert sum(drop.num_frames for drop in timeline.drops) == stats.num_evicted_frames > 0
     assert {drop.rule for drop in timeline.drops} == {"window"}
     assert sum(life.is_question for life in timeline.sequences.values()) == 1
-    assert timeline.peak == stats.pages_peak
-    assert timeline.free[-1] == stats.pages_free
+    assert timeline.levels.peak == stats.pages_peak
+    assert timeline.levels.free[-1] == stats.pages_free
     begun_later = build_timeline(read_log(later))
     assert list(begun_later.frames_s) == [10.0]
-    left = begun_later.free[-1] + begun_later.cached[-1]
+    left = begun_later.levels.free[-1] + begun_later.levels.cached[-1]
     assert left == stats.num_pages, "the session was closed and gave all back"
 
 

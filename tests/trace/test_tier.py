@@ -1,0 +1,72 @@
+"""What a tier does by itself is told apart from the stream's frames and from questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import edgekv
+from edgekv.trace import TraceLog, read_log
+from edgekv.trace.bars import PROBE, QUESTION
+from edgekv.trace.lives import PROBED, RECALLED
+from edgekv.trace.replay import replay
+from edgekv.trace.timeline import build_timeline
+from edgekv.trace.view import make_view
+from edgekv.trace.words import describe
+
+Picture = Callable[[int], NDArray[np.uint8]]
+NUM_FRAMES = 50
+
+
+@pytest.fixture
+def log(bundle_path: Path, picture: Picture, tmp_path: Path) -> TraceLog:
+    """Fifty frames, a question without recalling and two with it."""
+    options = edgekv.SamplingOptions(max_new_tokens=2)
+    with edgekv.load(bundle_path, kv_budget="1MiB", num_threads=1, trace=tmp_path / "t") as model:
+        with model.session(tier=tmp_path / "tier", tier_limit="1MiB") as session:
+            for k in range(NUM_FRAMES):
+                session.push(picture(k), k / 2)
+            session.ask("What do you see?", options)
+            for _ in range(2):
+                session.ask("Is there a red circle?", options, recall="auto")
+            tier = session.stats().tier
+        assert model.trace_problem is None
+    assert tier is not None
+    assert tier.num_recalled > 0, tier.recall_off
+    return read_log(tmp_path / "t")
+
+
+def test_probes_and_recalls_are_neither_frames_nor_questions(log: TraceLog) -> None:
+    timeline = build_timeline(log)
+    assert timeline.num_frames == NUM_FRAMES
+    assert list(timeline.frames_s) == [k / 2 for k in range(NUM_FRAMES)]
+    sequences = timeline.sequences.values()
+    assert sum(life.is_question for life in sequences) == 3
+    assert sum(life.is_probe for life in sequences) == 1 + 2, "measured once, ranked twice"
+    assert sum(life.is_context for life in sequences) == 1
+    assert replay(log).difference is None
+
+
+def test_the_picture_says_so(log: TraceLog) -> None:
+    view = make_view(build_timeline(log))
+    words = describe(log, view)
+    figures = dict(words.figures)
+    assert figures["frames"] == str(NUM_FRAMES)
+    assert (figures["questions"], figures["tier probes"]) == ("3", "3")
+    assert figures["recalled frames"] == str(view.timeline.num_recalled) != "0"
+    assert f"{figures['recalled frames']} recalled frames" in words.story
+    assert view.clock.is_stream, "a tier's own frames have no place in the stream"
+    assert [name for name, _ in words.legend if name in ("recalled", "probed")] == [
+        "recalled",
+        "probed",
+    ]
+    kinds = np.asarray(view.map.lives.kind)[view.map.runs.life]
+    assert np.count_nonzero(kinds == RECALLED) > 0
+    assert np.count_nonzero(kinds == PROBED) > 0
+    assert view.bars.names == ("1", "asked", "probes")
+    assert np.count_nonzero(view.bars.role == QUESTION) == 3
+    assert np.count_nonzero(view.bars.role == PROBE) == 3
