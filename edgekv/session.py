@@ -125,7 +125,8 @@ class Session:
     def say(self, text: str) -> None:
         """Add text to the live context; it leaves again as frames do.
 
-        Raises ValueError for an empty text, ContextError for one that does not fit, and otherwise
+        Frames leave for it where room is short, never the newest. Raises ValueError for an empty
+        text, ContextError or OutOfPagesError for one that does not fit beside it, and otherwise
         as ``push``.
         """
         self._intake.say(text)

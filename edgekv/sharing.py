@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from collections.abc import Sequence as Collection
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Protocol
 
@@ -114,6 +114,7 @@ class _Claim:
     num_pages: int
     joining: bool  # they join the member's context; otherwise a question takes them
     reserve: int  # pages to stay free beside them
+    spare_newest: bool = False  # the member's newest frame stays, as everybody else's does
 
 
 class Sharing:
@@ -181,16 +182,22 @@ class Sharing:
 
     @contextmanager
     def room(
-        self, member: Member, num_tokens: int, *, leaving: NDArray[np.int64] | None = None
+        self,
+        member: Member,
+        num_tokens: int,
+        *,
+        leaving: NDArray[np.int64] | None = None,
+        spare_newest: bool = False,
     ) -> Generator[None, None, None]:
         """Makes room for ``num_tokens`` that its block appends to ``member`` in one piece.
 
-        ``leaving`` (k,) are segments of ``member`` that leave whether or not room is short.
+        ``leaving`` (k,) are segments of ``member`` that leave whether or not room is short;
+        ``spare_newest``: its newest frame stays, as for what is no frame.
         Raises ContextError or OutOfPagesError when there is none to be made; nothing has left then.
         When the block fails, what had left is back, as long as the pool has room for both; the room
         kept for a question is such room.
         """
-        plan = self.plan(member, num_tokens, leaving)
+        plan = self.plan(member, num_tokens, leaving, spare_newest=spare_newest)
         if not plan:
             yield
             return
@@ -240,32 +247,50 @@ class Sharing:
                 sequence.close()
 
     def plan(
-        self, member: Member, num_tokens: int, leaving: NDArray[np.int64] | None = None
+        self,
+        member: Member,
+        num_tokens: int,
+        leaving: NDArray[np.int64] | None = None,
+        *,
+        spare_newest: bool = False,
     ) -> list[Leaving]:
         """Who drops what so that ``num_tokens`` more fit ``member``. Changes nothing."""
         allocator = self._cache.allocator
         limits = member.limits_within(self.most_pages(member.limits.reserve_pages, member))
         own = segments_to_drop(
-            member.sequence, member.rule, limits, num_tokens, num_free=allocator.num_pages
+            member.sequence,
+            member.rule,
+            limits,
+            num_tokens,
+            num_free=allocator.num_pages,
+            spare_newest=spare_newest,
         )
         if leaving is not None:
             own = np.union1d(own, leaving)
         num_pages = self._cache.geometry.pages_for(num_tokens)
         if num_pages > allocator.num_available - self.reserve_pages:
-            return self._plan_for(member, num_pages, own)
+            return self._plan_for(member, num_pages, own, spare_newest=spare_newest)
         return [Leaving(member, own, rule_name(member.rule))] if own.size else []
 
     def _plan_for(
-        self, member: Member, num_pages: int, own: NDArray[np.int64] = _NOTHING
+        self,
+        member: Member,
+        num_pages: int,
+        own: NDArray[np.int64] = _NOTHING,
+        *,
+        spare_newest: bool = False,
     ) -> list[Leaving]:
         """As ``plan``, in pages, when not so many are free."""
         reserve = max(self.reserve_pages - self._held_by_answers(), 0)
+        claim = _Claim(member, num_pages, True, reserve, spare_newest)
         try:
-            return self._reclaim(_Claim(member, num_pages, joining=True, reserve=reserve), own)
+            return self._reclaim(claim, own)
         except OutOfPagesError:
+            if spare_newest:  # a stream must go on, text need not
+                raise
             # Pages that answers and forks hold too do not come free with the frames. What is taken
             # from the reserve now, the next append of anybody gives back to it.
-            return self._reclaim(_Claim(member, num_pages, joining=True, reserve=0), own)
+            return self._reclaim(replace(claim, reserve=0), own)
 
     def room_for_question(self, member: Member, num_prompt: int, num_wanted: int) -> int:
         """Makes room for a prompt and, as far as it was promised, an answer: how many tokens the
@@ -339,7 +364,7 @@ class Sharing:
                     priority=member.priority,
                     share=share - claim.num_pages * mine,
                     batch=_batch(member),
-                    spare_newest=not mine,
+                    spare_newest=claim.spare_newest or not mine,
                     leaving=own.tolist() if mine else (),
                 )
         return givers
