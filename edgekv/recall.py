@@ -22,8 +22,8 @@ from edgekv.cache.retention import may_leave
 from edgekv.cache.segments import SYSTEM_CODE
 from edgekv.generate import Runner
 from edgekv.limits import Limits, fit_question, shrink
+from edgekv.members import Member
 from edgekv.rotation import turn
-from edgekv.sharing import Member
 from edgekv.tier.store import StoredFrame, Tier, state_of
 
 

@@ -27,11 +27,11 @@ from edgekv.limits import check_fits, plan_limits
 from edgekv.live_context import LiveContext
 from edgekv.media.arrays import DLPackArray
 from edgekv.media.stillness import StillnessGate
+from edgekv.members import Member
 from edgekv.questions import Questions, Recalling
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import SessionRecord, save_context
 from edgekv.session_stats import SessionStats, session_stats
-from edgekv.sharing import Member
 from edgekv.tiering import TierRequest, open_tier
 from edgekv.types import Answer, Frame, Sound
 
