@@ -156,6 +156,7 @@ class Model:
         ``trace_problem`` says why. Raises TraceError when the file cannot be made; a log in another
         file goes on then.
         """
+        self._runner.check_open()
         max_bytes, path = parse_bytes(limit, "limit"), optional_path(path, "path")
         check_limit(max_bytes)
         with self._runner.lock:
