@@ -14,7 +14,7 @@ from edgekv.config import KVGeometry
 from edgekv.encoder_cache import EncoderCacheStats
 from edgekv.generate import Runner
 from edgekv.limits import num_frames
-from edgekv.sharing import Member
+from edgekv.members import Member
 
 
 @dataclass(frozen=True, slots=True)

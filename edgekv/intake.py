@@ -133,7 +133,7 @@ class Intake:
             ids = self._inputs.text_ids(text)
             with self._runner.lock:
                 if not self._take("text", content_of(ids)):
-                    with self._append(len(ids)):
+                    with self._append(len(ids), spare_newest=True):
                         self._runner.feed(self._live.sequence, "text", self._inputs.embed(ids))
                         self._keep(content_of(ids))
 
@@ -167,14 +167,17 @@ class Intake:
 
     @contextmanager
     def _append(
-        self, num_tokens: int, *, replace_frames: bool = False
+        self, num_tokens: int, *, replace_frames: bool = False, spare_newest: bool = False
     ) -> Generator[None, None, None]:
         """Holds the pool while its block appends ``num_tokens`` in one piece, with room made.
 
-        ``replace_frames``: those in the context leave, whether or not their room is needed.
+        ``replace_frames``: those in the context leave, whether or not their room is needed;
+        ``spare_newest``: the newest does not, however much it is.
         """
         with self._runner.lock:
             self._live.check_open()
             leaving = frame_ids(self._live.sequence) if replace_frames else None
-            with self._runner.sharing.room(self._live.member, num_tokens, leaving=leaving):
+            with self._runner.sharing.room(
+                self._live.member, num_tokens, leaving=leaving, spare_newest=spare_newest
+            ):
                 yield

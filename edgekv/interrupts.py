@@ -13,6 +13,7 @@ from __future__ import annotations
 
 # The wrappers in ``signal`` try to make an enum of every handler: 17 µs where these take 0.1.
 import _signal  # type: ignore[import-not-found]
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -59,6 +60,11 @@ class _Deferral:
         finally:
             self.__enter__()
 
+    def begin_child(self) -> None:
+        """In a process that another thread has forked off, the main thread is in no operation."""
+        self._pending.clear()
+        self.__exit__()
+
     def _take_over(self) -> None:
         for number in _NUMBERS:
             handler = _signal.getsignal(number)
@@ -99,6 +105,7 @@ def _is_main_thread() -> bool:
 
 
 _deferral = _Deferral()
+os.register_at_fork(after_in_child=_deferral.begin_child)
 
 
 def indivisible(function: Callable[_P, _T]) -> Callable[_P, _T]:

@@ -19,13 +19,14 @@ from edgekv.cache.retention import (
     Watermarks,
     choose,
     choose_room,
+    may_leave,
     offered,
     rule_name,
 )
-from edgekv.cache.segments import FRAME_CODE, SYSTEM_CODE
+from edgekv.cache.segments import FRAME_CODE
 from edgekv.checks import whole
 from edgekv.config import KVGeometry, format_bytes
-from edgekv.errors import BudgetError, ContextError, OutOfPagesError
+from edgekv.errors import BudgetError, ContextError
 
 _EVICTION_SHARE = 8  # when the window is full, one eighth of its frames leave at once
 _DEFAULT_RESERVE_TOKENS = 128
@@ -183,30 +184,35 @@ def segments_to_drop(
     limits: Limits,
     num_tokens: int,
     *,
-    num_free: int | None = None,
+    num_free: int,
+    spare_newest: bool = False,
 ) -> NDArray[np.int64]:
     """Which segments must go for ``num_tokens`` more: (k,) ids.
 
-    ``num_free`` pages are free besides those kept for a question, None: what the pool has.
-    Raises ContextError or OutOfPagesError when no choice of segments would do.
+    ``num_free`` pages are free besides those kept for a question. ``spare_newest``: the newest
+    frame stays. Raises ContextError or OutOfPagesError when no choice of segments would do.
     """
-    if num_free is None:
-        ids = _drop_for_pages(sequence, rule, limits, num_tokens)
-    else:
-        num_pages = limits.cache.geometry.pages_for(num_tokens)
-        ids = choose_room(sequence, num_pages, rule=rule, marks=limits.marks, num_free=num_free)
+    ids = choose_room(
+        sequence,
+        limits.cache.geometry.pages_for(num_tokens),
+        rule=rule,
+        marks=limits.marks,
+        num_free=num_free,
+        spare_newest=spare_newest,
+    )
     # Text may fill its pages better than frames do: tokens can run out before pages.
     room = limits.max_context_tokens - limits.reserve_tokens
     most = limits.marks.high * limits.cache.geometry.page_size
     if min(sequence.num_tokens + num_tokens, most) <= room:
         return ids
     while (over := sequence.num_tokens - sequence.num_tokens_in(ids) + num_tokens - room) > 0:
-        left = ~np.isin(sequence.segment_table().ids, ids)
-        more = _choose_for_tokens(sequence, left, rule, limits, over)
+        table = sequence.segment_table()
+        able = may_leave(table, spare_newest=spare_newest) & ~np.isin(table.ids, ids)
+        more = _choose_for_tokens(sequence, able, rule, limits, over)
         if not more.size:
             raise ContextError(
                 f"need {num_tokens} tokens beside the {limits.reserve_tokens} kept for a question, "
-                f"{over + room - num_tokens} of {limits.max_context_tokens} are pinned"
+                f"{over + room - num_tokens} of {limits.max_context_tokens} cannot leave"
             )
         ids = np.union1d(ids, more)
     return ids
@@ -214,49 +220,29 @@ def segments_to_drop(
 
 def _choose_for_tokens(
     sequence: Sequence,
-    left: NDArray[np.bool_],  # (num_segments,) which may leave, unless they are pinned
+    able: NDArray[np.bool_],  # (num_segments,) which may leave
     rule: RetentionRule,
     limits: Limits,
     num_tokens: int,
 ) -> NDArray[np.int64]:
-    """What ``rule`` drops first towards ``num_tokens`` fewer: (k,) ids, none if all is pinned.
+    """What ``rule`` drops first towards ``num_tokens`` fewer: (k,) ids, none if nothing may leave.
 
     Pages may be partly filled, so that the tokens dropped may be fewer: ask again.
     """
-    table = offered(sequence, rule)
-    loose = table.take(left & (table.kinds != SYSTEM_CODE))
+    loose = offered(sequence, rule).take(able)
     if not len(loose):
         return loose.ids
     num_pages = min(limits.cache.geometry.pages_for(num_tokens), int(loose.num_pages.sum()))
     return loose.ids[choose(sequence, rule, loose, num_pages)]
 
 
-def _drop_for_pages(
-    sequence: Sequence, rule: RetentionRule, limits: Limits, num_tokens: int
-) -> NDArray[np.int64]:
-    """As ``segments_to_drop``, as far as pages go."""
-    num_pages = limits.cache.geometry.pages_for(num_tokens)
-    free = limits.cache.counts.available
-    try:
-        return choose_room(
-            sequence,
-            num_pages,
-            rule=rule,
-            marks=limits.marks,
-            num_free=max(free - limits.reserve_pages, 0),
-        )
-    except OutOfPagesError:
-        # Answers being drawn hold the room that was kept for them, and pages of the live context
-        # with it: the stream goes on beside them.
-        return choose_room(sequence, num_pages, rule=rule, marks=limits.marks, num_free=free)
-
-
 def shrink(fork: Sequence, rule: RetentionRule, limits: Limits, max_tokens: int) -> None:
-    """Let segments go until at most ``max_tokens`` are left, or what is left cannot leave."""
+    """Let segments go until at most ``max_tokens`` are left, or what is left cannot leave: the
+    pinned start and the newest frame."""
     while (over := fork.num_tokens - max_tokens) > 0:
         try:
-            everything = np.ones(fork.num_segments, dtype=np.bool_)
-            chosen = _choose_for_tokens(fork, everything, rule, limits, over)
+            able = may_leave(fork.segment_table(), spare_newest=True)
+            chosen = _choose_for_tokens(fork, able, rule, limits, over)
         except ContextError:  # a rule that lets nothing leave: the answer must be shorter
             return
         if not chosen.size:
@@ -270,8 +256,8 @@ def fit_question(
     """Make a prompt and an answer fit the window of a fork: how many tokens the answer may have, at
     least 1. Pages are another matter.
 
-    The fork may let go frames of its own; its parent keeps them. Raises ContextError when the
-    prompt does not fit even then.
+    The fork may let go frames of its own, but not the newest; its parent keeps them. Raises
+    ContextError when the prompt does not fit even then.
     """
     max_tokens = limits.max_context_tokens
     shrink(fork, rule, limits, max_tokens - num_prompt - num_wanted)

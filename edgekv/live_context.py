@@ -17,8 +17,8 @@ from edgekv.errors import SessionError
 from edgekv.generate import Runner
 from edgekv.inputs import InputEncoder
 from edgekv.media.stillness import StillnessGate
+from edgekv.members import Member
 from edgekv.saving import SessionRecord
-from edgekv.sharing import Member
 from edgekv.tiering import SessionTier
 
 

@@ -21,9 +21,9 @@ from edgekv.inputs import InputEncoder
 from edgekv.interrupts import indivisible
 from edgekv.live_context import LiveContext
 from edgekv.media.stillness import StillnessGate
+from edgekv.members import check_priority
 from edgekv.saving import restore_context
 from edgekv.session import Session
-from edgekv.sharing import check_priority
 from edgekv.tier.codec import TierFormat, checked_format
 from edgekv.tier.store import TierPlan, TierRecord
 from edgekv.tiering import SessionTier, TierRequest, plan_tier, reopen_tier
@@ -156,6 +156,7 @@ class Model:
         ``trace_problem`` says why. Raises TraceError when the file cannot be made; a log in another
         file goes on then.
         """
+        self._runner.check_open()
         max_bytes, path = parse_bytes(limit, "limit"), optional_path(path, "path")
         check_limit(max_bytes)
         with self._runner.lock:

@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache import Sequence
+from edgekv.cache.retention import may_leave
 from edgekv.cache.segments import SYSTEM_CODE
 from edgekv.generate import Runner
 from edgekv.limits import Limits, fit_question, shrink
+from edgekv.members import Member
 from edgekv.rotation import turn
-from edgekv.sharing import Member
 from edgekv.tier.store import StoredFrame, Tier, state_of
 
 
@@ -100,7 +101,8 @@ def bring_back(
 ) -> Asked:
     """Put the frames that ``prompt`` is about where they stood, and prefill its first half.
 
-    The fork lets go newer frames for them. Raises as ``fit``; the caller closes the fork.
+    The fork lets go newer frames for them, but not the newest. Raises as ``fit``; the caller closes
+    the fork.
     """
     limits, page_size = member.limits, runner.cache.geometry.page_size
     chosen = _choose(tier, runner, fork, limits, scale, prompt, num_wanted)
@@ -156,7 +158,9 @@ def _choose(
 ) -> NDArray[np.intp]:
     """(k,) slots of the frames in the tier that the question is about, as many as fit."""
     geometry, num_pages = runner.cache.geometry, tier.plan.max_pages
-    room = limits.max_context_tokens - _num_pinned(live) - len(prompt) - num_wanted
+    segments = live.segment_table()
+    num_kept = int(segments.num_tokens[~may_leave(segments, spare_newest=True)].sum())
+    room = limits.max_context_tokens - num_kept - len(prompt) - num_wanted
     available = limits.cache.counts.available - geometry.pages_for(len(prompt)) - 2
     count = min(
         limits.recall_frames, room // (num_pages * geometry.page_size), available // num_pages
@@ -164,7 +168,7 @@ def _choose(
     if count < 1 or not len(tier.index):
         return np.empty(0, np.intp)
     query = looks_for(tier, runner, live, prompt)
-    return tier.index.best(query, scale, count, live.segment_table().ids)
+    return tier.index.best(query, scale, count, segments.ids)
 
 
 def _num_pinned(sequence: Sequence) -> int:

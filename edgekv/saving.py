@@ -24,9 +24,9 @@ from edgekv.decode import decode
 from edgekv.errors import SessionError, SessionFileError
 from edgekv.generate import Runner
 from edgekv.limits import plan_limits
+from edgekv.members import Member
 from edgekv.saved_source import PREFIX, load_source, source_blocks
 from edgekv.session_file import MAGIC, Block, SessionFile, write_session_file
-from edgekv.sharing import Member
 from edgekv.tier.store import TierRecord
 from edgekv.types import ModelIdentity
 

@@ -27,11 +27,11 @@ from edgekv.limits import check_fits, plan_limits
 from edgekv.live_context import LiveContext
 from edgekv.media.arrays import DLPackArray
 from edgekv.media.stillness import StillnessGate
+from edgekv.members import Member
 from edgekv.questions import Questions, Recalling
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import SessionRecord, save_context
 from edgekv.session_stats import SessionStats, session_stats
-from edgekv.sharing import Member
 from edgekv.tiering import TierRequest, open_tier
 from edgekv.types import Answer, Frame, Sound
 
@@ -125,7 +125,8 @@ class Session:
     def say(self, text: str) -> None:
         """Add text to the live context; it leaves again as frames do.
 
-        Raises ValueError for an empty text, ContextError for one that does not fit, and otherwise
+        Frames leave for it where room is short, never the newest. Raises ValueError for an empty
+        text, ContextError or OutOfPagesError for one that does not fit beside it, and otherwise
         as ``push``.
         """
         self._intake.say(text)

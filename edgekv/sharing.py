@@ -1,10 +1,9 @@
-"""Several sessions on one pool: what each may count on, and who gives up frames for whom.
+"""Several sessions on one pool: who gives up frames for whom.
 
-Owns: the list of sessions on a pool, their fair shares, and the room made among them.
-Guarantees: whoever is let in keeps its pinned start and one frame; frames leave first from the
-    lowest priority, among equals from whoever holds most above its fair share, and by that
-    session's own rule; a plan is whole before anything leaves and asks each session twice at most;
-    what left is back when the append that it left for fails.
+Owns: the room made among them.
+Guarantees: frames leave first from the lowest priority, among equals from whoever holds most above
+    its fair share, and by that session's own rule; a plan is whole before anything leaves and asks
+    each session twice at most; what left is back when the append that it left for fails.
 Does not know: what frames show, how tokens are computed. Its owner serialises, as for the cache.
 
 One room for a question is kept free for all sessions together, the largest that any asks for.
@@ -13,88 +12,22 @@ While answers hold pages of it, so much less is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from collections.abc import Sequence as Collection
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import count
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache import PageCache, Sequence
+from edgekv.cache import Sequence
 from edgekv.cache.reclaim import Giver, collect, collect_together
-from edgekv.cache.retention import RetentionRule, rule_name
-from edgekv.cache.segments import SYSTEM_CODE
-from edgekv.checks import whole
+from edgekv.cache.retention import rule_name
 from edgekv.errors import BudgetError, OutOfPagesError
-from edgekv.limits import Limits, check_fits, num_frames, segments_to_drop
+from edgekv.limits import segments_to_drop
+from edgekv.members import Member, Members
 
 _NOTHING = np.empty(0, dtype=np.int64)
 RECLAIM = "reclaim"  # the name that a drop gives as its rule when the pool was short
-
-
-OnLeaving = Callable[[Sequence, NDArray[np.int64]], None]  # ids (k,) of segments of the sequence
-
-
-def check_priority(priority: int) -> None:
-    """Raise ValueError for what cannot be compared with other priorities."""
-    whole(priority, "priority")
-
-
-class Record(Protocol):
-    """What a session counts; exists so that evictions are counted in the session's own record."""
-
-    num_frames: int  # pushed
-    num_evicted_frames: int
-    num_questions: int
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One session's context, as far as the pool is concerned."""
-
-    sequence: Sequence
-    rule: RetentionRule
-    limits: Limits
-    priority: int  # the higher, the later it gives
-    record: Record
-    number: int = -1  # of this session among all that ever joined
-    busy: bool = False  # its pages are being filled: nothing can leave
-    on_leaving: OnLeaving | None = None  # told before anything leaves
-    _within: tuple[int, Limits] | None = None  # of ``limits_within``, for so many pages
-    _pinned: NDArray[np.int32] | None = None  # of ``pinned_pages``, once there are any
-
-    def __post_init__(self) -> None:
-        check_priority(self.priority)
-
-    def limits_within(self, num_pages: int) -> Limits:
-        """``limits`` with ``num_pages`` for the context and a question: hardly ever others than the
-        frame before had."""
-        if self._within is None or self._within[0] != num_pages:
-            self._within = (num_pages, self.limits.within(num_pages))
-        return self._within[1]
-
-    def pinned_pages(self) -> NDArray[np.int32]:
-        """(n,) pages of the pinned start, which are the same from when it is computed on."""
-        if self._pinned is not None:
-            return self._pinned
-        segments = self.sequence.segment_table()
-        is_pinned = np.repeat(segments.kinds == SYSTEM_CODE, segments.num_pages)
-        pages: NDArray[np.int32] = self.sequence.table.page_ids[is_pinned]
-        self._pinned = pages if pages.size else None
-        return pages
-
-    def drop(self, ids: NDArray[np.int64], *, rule: str) -> int:
-        """Forget segments ``ids`` (k,): how many frames were among them."""
-        if self.on_leaving is not None:
-            self.on_leaving(self.sequence, ids)
-        before = num_frames(self.sequence)
-        self.sequence.drop(ids, rule=rule)
-        num_evicted = before - num_frames(self.sequence)
-        self.record.num_evicted_frames += num_evicted
-        return num_evicted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,87 +47,34 @@ class _Claim:
     num_pages: int
     joining: bool  # they join the member's context; otherwise a question takes them
     reserve: int  # pages to stay free beside them
+    spare_newest: bool = False  # the member's newest frame stays, as everybody else's does
 
 
-class Sharing:
-    """The sessions of one pool."""
-
-    def __init__(self, cache: PageCache) -> None:
-        self._cache = cache
-        self._members: list[Member] = []
-        self._numbers = count()
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """Those whose sequence is open, in the order they came."""
-        if any(member.sequence.closed for member in self._members):
-            self._members = [m for m in self._members if not m.sequence.closed]
-        return tuple(self._members)
-
-    @property
-    def reserve_pages(self) -> int:
-        """The room for a question."""
-        return max((member.limits.reserve_pages for member in self.members), default=0)
-
-    def join(self, member: Member) -> None:
-        """Count a member in, until its sequence is closed, and give it a number."""
-        member.number = next(self._numbers)
-        self._members.append(member)
-
-    def check_newcomer(
-        self, limits: Limits, *, num_pages: int | None = None, num_shared: int = 0
-    ) -> None:
-        """Raise BudgetError unless a session with ``limits`` can be let in beside the others.
-
-        ``num_pages`` is what it holds at once, None: its pinned start and a frame; others hold
-        ``num_shared`` of them too.
-        """
-        what = "the pinned start, one frame and a question"
-        if num_pages is None:
-            num_pages = limits.floor_pages
-        else:
-            what = "the context and a question"
-        reserve = limits.reserve_pages
-        needed = num_pages - num_shared + reserve
-        check_fits(self._cache, needed, self.most_pages(reserve), what)
-
-    def most_pages(self, reserve_pages: int, member: Member | None = None) -> int:
-        """Most pages that ``member`` (None: a newcomer) can have, a room for questions of
-        ``reserve_pages`` included, beside what the others cannot do without."""
-        others = [other for other in self.members if other is not member]
-        if not others:
-            return self._cache.allocator.num_pages
-        floors = _pinned_pages(others) + sum(other.limits.frame_pages for other in others)
-        reserved = max((other.limits.reserve_pages for other in others), default=0)
-        return self._cache.allocator.num_pages - floors - max(reserved - reserve_pages, 0)
-
-    def shares(self) -> dict[Member, int]:
-        """Pages that each session may hold when all want more than there is."""
-        members = self.members
-        shares = fair_shares(
-            self._cache.counts.num_pages - self.reserve_pages,
-            floors=[member.limits.floor_pages for member in members],
-            most=[member.limits.most_pages for member in members],
-            priorities=[member.priority for member in members],
-        )
-        return dict(zip(members, shares, strict=True))
+class Sharing(Members):
+    """The sessions of one pool, and the room among them."""
 
     @contextmanager
     def room(
-        self, member: Member, num_tokens: int, *, leaving: NDArray[np.int64] | None = None
+        self,
+        member: Member,
+        num_tokens: int,
+        *,
+        leaving: NDArray[np.int64] | None = None,
+        spare_newest: bool = False,
     ) -> Generator[None, None, None]:
         """Makes room for ``num_tokens`` that its block appends to ``member`` in one piece.
 
-        ``leaving`` (k,) are segments of ``member`` that leave whether or not room is short.
+        ``leaving`` (k,) are segments of ``member`` that leave whether or not room is short;
+        ``spare_newest``: its newest frame stays, as for what is no frame.
         Raises ContextError or OutOfPagesError when there is none to be made; nothing has left then.
         When the block fails, what had left is back, as long as the pool has room for both; the room
         kept for a question is such room.
         """
-        plan = self.plan(member, num_tokens, leaving)
+        plan = self.plan(member, num_tokens, leaving, spare_newest=spare_newest)
         if not plan:
             yield
             return
-        with self._carried_out(plan, self._cache.geometry.pages_for(num_tokens)):
+        with self._carried_out(plan, self.cache.geometry.pages_for(num_tokens)):
             yield
 
     @contextmanager
@@ -222,7 +102,7 @@ class Sharing:
     @contextmanager
     def _carried_out(self, plan: list[Leaving], num_pages: int) -> Generator[None, None, None]:
         """Drops what is planned; puts it back, if it can be kept so long, when the block fails."""
-        going = plan if num_pages <= self._cache.allocator.num_available else []
+        going = plan if num_pages <= self.cache.allocator.num_available else []
         kept = [leaving.member.sequence.fork(purpose="safeguard") for leaving in going]
         counts: list[int] = []
         try:
@@ -240,32 +120,50 @@ class Sharing:
                 sequence.close()
 
     def plan(
-        self, member: Member, num_tokens: int, leaving: NDArray[np.int64] | None = None
+        self,
+        member: Member,
+        num_tokens: int,
+        leaving: NDArray[np.int64] | None = None,
+        *,
+        spare_newest: bool = False,
     ) -> list[Leaving]:
         """Who drops what so that ``num_tokens`` more fit ``member``. Changes nothing."""
-        allocator = self._cache.allocator
+        allocator = self.cache.allocator
         limits = member.limits_within(self.most_pages(member.limits.reserve_pages, member))
         own = segments_to_drop(
-            member.sequence, member.rule, limits, num_tokens, num_free=allocator.num_pages
+            member.sequence,
+            member.rule,
+            limits,
+            num_tokens,
+            num_free=allocator.num_pages,
+            spare_newest=spare_newest,
         )
         if leaving is not None:
             own = np.union1d(own, leaving)
-        num_pages = self._cache.geometry.pages_for(num_tokens)
+        num_pages = self.cache.geometry.pages_for(num_tokens)
         if num_pages > allocator.num_available - self.reserve_pages:
-            return self._plan_for(member, num_pages, own)
+            return self._plan_for(member, num_pages, own, spare_newest=spare_newest)
         return [Leaving(member, own, rule_name(member.rule))] if own.size else []
 
     def _plan_for(
-        self, member: Member, num_pages: int, own: NDArray[np.int64] = _NOTHING
+        self,
+        member: Member,
+        num_pages: int,
+        own: NDArray[np.int64] = _NOTHING,
+        *,
+        spare_newest: bool = False,
     ) -> list[Leaving]:
         """As ``plan``, in pages, when not so many are free."""
         reserve = max(self.reserve_pages - self._held_by_answers(), 0)
+        claim = _Claim(member, num_pages, True, reserve, spare_newest)
         try:
-            return self._reclaim(_Claim(member, num_pages, joining=True, reserve=reserve), own)
+            return self._reclaim(claim, own)
         except OutOfPagesError:
+            if spare_newest:  # a stream must go on, text need not
+                raise
             # Pages that answers and forks hold too do not come free with the frames. What is taken
             # from the reserve now, the next append of anybody gives back to it.
-            return self._reclaim(_Claim(member, num_pages, joining=True, reserve=0), own)
+            return self._reclaim(replace(claim, reserve=0), own)
 
     def room_for_question(self, member: Member, num_prompt: int, num_wanted: int) -> int:
         """Makes room for a prompt and, as far as it was promised, an answer: how many tokens the
@@ -273,12 +171,12 @@ class Sharing:
 
         Raises OutOfPagesError when there is no room for the prompt; nothing has left then.
         """
-        geometry = self._cache.geometry
+        geometry = self.cache.geometry
         least = geometry.pages_for(num_prompt)
         promised = min(least + geometry.pages_for(num_wanted), member.limits.reserve_pages)
         plan: list[Leaving] = []
         for num_pages in (max(promised, least), least):
-            if num_pages <= self._cache.counts.available:
+            if num_pages <= self.cache.counts.available:
                 break
             try:
                 claim = _Claim(member, num_pages, joining=False, reserve=0)
@@ -289,7 +187,7 @@ class Sharing:
                     raise
         for leaving in plan:
             leaving.member.drop(leaving.ids, rule=leaving.rule)
-        left = self._cache.counts.available - least
+        left = self.cache.counts.available - least
         return max(min(num_wanted, left * geometry.page_size), 1)
 
     def hold_room(self, fork: Sequence, num_prompt: int, num_wanted: int) -> int:
@@ -300,7 +198,7 @@ class Sharing:
         """
         fork.reserve(num_prompt)
         # The last token of an answer is never fed.
-        fed = min(num_wanted - 1, self._cache.counts.available * self._cache.geometry.page_size)
+        fed = min(num_wanted - 1, self.cache.counts.available * self.cache.geometry.page_size)
         if fed:
             fork.reserve(fed)
         return fed + 1
@@ -339,7 +237,7 @@ class Sharing:
                     priority=member.priority,
                     share=share - claim.num_pages * mine,
                     batch=_batch(member),
-                    spare_newest=not mine,
+                    spare_newest=claim.spare_newest or not mine,
                     leaving=own.tolist() if mine else (),
                 )
         return givers
@@ -347,7 +245,7 @@ class Sharing:
     def _collect(self, claim: _Claim, givers: dict[Member, Giver], num_joint: int = 0) -> int:
         """Plan for the claim: how many pages it can have. ``num_joint`` are planned already."""
         # Negative: the reserve is to be filled too.
-        free = self._cache.counts.available - claim.reserve + num_joint
+        free = self.cache.counts.available - claim.reserve + num_joint
         return free + collect(
             claim.num_pages - free,
             tuple(givers.values()),
@@ -362,7 +260,7 @@ class Sharing:
         asked, asking = claim.member, givers.get(claim.member)
         entitled = asking is not None and asking.excess <= 0
         return collect_together(
-            claim.num_pages - (self._cache.counts.available - claim.reserve),
+            claim.num_pages - (self.cache.counts.available - claim.reserve),
             [
                 giver
                 for member, giver in givers.items()
@@ -378,41 +276,9 @@ class Sharing:
         contexts = [member.sequence for member in self.members]
         pages = [sequence.table.page_ids for sequence in contexts]
         pages += [sequence.reserved_pages for sequence in contexts]
-        return self._cache.counts.live - np.unique(np.concatenate(pages)).size
-
-
-def fair_shares(
-    num_pages: int,
-    *,
-    floors: Collection[int],  # what each cannot do without
-    most: Collection[int],  # what each can use
-    priorities: Collection[int],
-) -> list[int]:
-    """Pages for each: its floor, then the rest from the highest priority down, evenly among equals
-    as far as they can use it (max-min fairness)."""
-    shares = list(floors)
-    rest = max(num_pages - sum(floors), 0)
-    for priority in sorted(set(priorities), reverse=True):
-        group = [i for i, own in enumerate(priorities) if own == priority]
-        group.sort(key=lambda i: most[i] - floors[i])
-        for place, i in enumerate(group):
-            extra = min(max(most[i] - floors[i], 0), rest // (len(group) - place))
-            shares[i] += extra
-            rest -= extra
-    return shares
+        return self.cache.counts.live - np.unique(np.concatenate(pages)).size
 
 
 def _batch(member: Member) -> int:
     """Pages that leave a context of its size at once."""
     return member.limits.within(member.sequence.num_pages + member.limits.reserve_pages).batch_pages
-
-
-def _pinned_pages(members: Collection[Member]) -> int:
-    """Pages of pinned starts, shared ones once, those still to be computed included."""
-    pinned = [member.pinned_pages() for member in members]
-    planned = sum(
-        member.limits.start_pages
-        for member, pages in zip(members, pinned, strict=True)
-        if not pages.size
-    )
-    return planned + len(set().union(*(pages.tolist() for pages in pinned)))

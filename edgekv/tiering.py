@@ -23,8 +23,8 @@ from edgekv.cache.segments import SYSTEM_CODE
 from edgekv.errors import OutOfPagesError, TierError
 from edgekv.generate import Runner
 from edgekv.inputs import InputEncoder
+from edgekv.members import Member
 from edgekv.recall import Asked, bring_back, fit
-from edgekv.sharing import Member
 from edgekv.tier.codec import TierFormat
 from edgekv.tier.store import SCRATCH_FRAMES, Tier, TierPlan, TierRecord
 from edgekv.types import Frame

@@ -18,8 +18,7 @@ from itertools import groupby, product
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.retention import RetentionRule, choose, offered
-from edgekv.cache.segments import FRAME_CODE, SYSTEM_CODE
+from edgekv.cache.retention import RetentionRule, choose, may_leave, offered
 from edgekv.cache.sequence import Sequence
 from edgekv.errors import ContextError
 
@@ -45,10 +44,7 @@ class Giver:
         self._table = offered(sequence, rule)
         self._private = sequence.private_pages()  # (n,)
         self._gone = np.isin(self._table.ids, np.array(leaving, dtype=np.int64))  # (n,)
-        self._able = (self._table.kinds != SYSTEM_CODE) & ~self._gone  # (n,)
-        frames = np.flatnonzero(self._able & (self._table.kinds == FRAME_CODE))
-        if spare_newest and frames.size:  # text may be larger than what everybody is sure of
-            self._able[frames[-1]] = False
+        self._able = may_leave(self._table, spare_newest=spare_newest) & ~self._gone  # (n,)
 
     @property
     def ids(self) -> NDArray[np.int64]:

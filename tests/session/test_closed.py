@@ -49,7 +49,11 @@ OF_A_MODEL: dict[str, list[Callable[[edgekv.Model, Path], object]]] = {
         lambda m, path: m.restore(path / "none"),
         lambda m, path: m.restore(path / "saved", priority=1.5),  # type: ignore[arg-type]
     ],
-    "trace": [lambda m, path: m.trace(path / "log"), lambda m, _: m.trace(None)],
+    "trace": [
+        lambda m, path: m.trace(path / "log"),
+        lambda m, path: m.trace(path / "log", limit="much"),
+        lambda m, _: m.trace(None),
+    ],
 }
 
 

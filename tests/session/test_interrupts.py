@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import sys
 import threading
@@ -177,3 +178,11 @@ def test_an_interrupted_operation_has_been_done_or_has_not(
             assert counts.free + counts.live + counts.cached == counts.num_pages
             assert not list(tmp_path.glob(".*.tmp"))
     assert num_interrupted > NUM_MOMENTS // 2
+
+
+@pytest.mark.parametrize("kind", [edgekv.Session, edgekv.Model])
+def test_every_public_method_is_indivisible(kind: type) -> None:
+    methods = {name: use for name, use in vars(kind).items() if inspect.isfunction(use)}
+    public = {name: use for name, use in methods.items() if not name.startswith("_")}
+    assert public
+    assert [name for name, use in public.items() if inspect.unwrap(use) is use] == []

@@ -173,3 +173,35 @@ def test_two_threads_push_and_ask_while_the_pool_is_short(
     assert problems == []
     with small.session(reserve_tokens=64) as session:
         assert session.stats().pages_live <= 2
+
+
+@pytest.mark.parametrize("retain", ["window", "least-attended"])
+def test_what_a_session_is_told_or_asked_never_costs_its_newest_frame(
+    small: edgekv.Model, picture: Picture, retain: str
+) -> None:
+    with (
+        small.session(reserve_tokens=64) as other,
+        small.session(reserve_tokens=64, retain=retain) as session,
+    ):
+        push(other, picture, 50, 30)
+        push(session, picture, 0, 30)
+        num_said = 0
+        for num_words in range(1, 400, 20):
+            before, logits = session.stats(), session.logits(QUESTION)
+            refused = ""
+            try:
+                session.say("red " * num_words)
+            except (edgekv.ContextError, edgekv.OutOfPagesError) as error:
+                refused = str(error)
+            num_said += not refused
+            if refused:
+                assert refused.startswith("need ")
+                assert session.stats().num_evicted_frames == before.num_evicted_frames
+                np.testing.assert_array_equal(session.logits(QUESTION), logits)
+            assert session.context_frames()[-1] == 29
+            assert other.context_frames()[-1] == 29
+        assert 0 < num_said < 20
+        with pytest.raises(edgekv.ContextError, match="does not fit"):
+            session.ask("red " * 2000)
+        push(session, picture, 30, 1)
+        assert session.context_frames()[-1] == 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import threading
@@ -202,6 +203,24 @@ def test_where_python_s_main_thread_is_another_operations_run_all_the_same(
     thread.start()
     thread.join()
     assert said == ["result"]
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_child_of_an_operation_has_the_handlers_of_its_parent() -> None:
+    said: list[str] = []
+    handler: Handler = lambda *_: said.append("SIGINT")  # noqa: E731 - one that is compared below
+    signal.signal(signal.SIGINT, handler)
+
+    @indivisible
+    def operation() -> int:
+        signal.raise_signal(signal.SIGINT)
+        child = os.fork()
+        if not child:
+            os._exit(0 if signal.getsignal(signal.SIGINT) is handler and not said else 1)
+        return os.waitpid(child, 0)[1]
+
+    assert operation() == 0
+    assert said == ["SIGINT"]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.Runner came with Python 3.11")

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from edgekv.cache import PageCache, Sequence
-from edgekv.cache.retention import retention_rule
+from edgekv.cache.retention import RetentionRule, retention_rule
 from edgekv.cache.segments import SegmentTable
 from edgekv.config import KVGeometry, format_bytes
 from edgekv.errors import BudgetError, ContextError, OutOfPagesError
@@ -39,8 +39,22 @@ def stream(
     return cache, sequence, limits
 
 
+def leaving(
+    sequence: Sequence,
+    rule: RetentionRule,
+    limits: Limits,
+    num_tokens: int,
+    *,
+    spare_newest: bool = False,
+) -> NDArray[np.int64]:
+    num_free = limits.cache.counts.num_pages  # the pool is not what is short
+    return segments_to_drop(
+        sequence, rule, limits, num_tokens, num_free=num_free, spare_newest=spare_newest
+    )
+
+
 def push(cache: PageCache, sequence: Sequence, limits: Limits) -> None:
-    sequence.drop(segments_to_drop(sequence, RULE, limits, FRAME))
+    sequence.drop(leaving(sequence, RULE, limits, FRAME))
     append(cache, sequence, "frame", FRAME)
 
 
@@ -64,11 +78,11 @@ def test_text_that_fills_its_pages_leaves_room_for_frames_that_do_not() -> None:
     append(cache, sequence, "system", START)
     for k in range(200):
         num_tokens, kind = (17, "frame") if k % 40 == 39 else (32, "text")
-        sequence.drop(segments_to_drop(sequence, RULE, limits, num_tokens))
+        sequence.drop(leaving(sequence, RULE, limits, num_tokens))
         append(cache, sequence, kind, num_tokens)
         assert sequence.num_tokens + 32 <= 400
     with pytest.raises(ContextError, match="need 364 tokens beside the 32 kept for a question"):
-        sequence.drop(segments_to_drop(sequence, RULE, limits, 364))
+        sequence.drop(leaving(sequence, RULE, limits, 364))
     append(cache, sequence, "frame", 17)
 
 
@@ -98,6 +112,36 @@ def test_eviction_comes_in_batches_of_an_eighth_of_the_window() -> None:
         if num_frames(sequence) <= before:
             sizes.append(before + 1 - num_frames(sequence))
     assert set(sizes) == {3}  # two more than the mark asks for one: 16 + 1 - 14
+
+
+@pytest.mark.parametrize("num_pages", [100, 14])
+def test_text_that_joins_never_costs_the_newest_frame(num_pages: int) -> None:
+    """Neither where pages are short nor where tokens are."""
+    cache, sequence, limits = stream(num_pages)
+    for _ in range(20):
+        push(cache, sequence, limits)
+    newest = sequence.segment_table().ids[-1]
+    most = min(limits.marks.high - limits.floor_pages, 9) * 16  # 200 - 32 - 5 - 16 tokens: 9 pages
+    for num_tokens in range(1, most + 1):
+        ids = leaving(sequence, RULE, limits, num_tokens, spare_newest=True)
+        assert newest not in ids
+    assert ids.size == num_frames(sequence) - 1
+    for num_tokens in (most + 16, 1000):
+        with pytest.raises(ContextError, match=r"newest frame's|cannot leave"):
+            leaving(sequence, RULE, limits, num_tokens, spare_newest=True)
+    assert newest in leaving(sequence, RULE, limits, most + 16)
+
+
+def test_a_question_never_costs_the_newest_frame() -> None:
+    cache, sequence, limits = stream()
+    for _ in range(20):
+        push(cache, sequence, limits)
+    longest = 200 - START - FRAME - 1
+    fork = sequence.fork()
+    assert fit_question(fork, RULE, limits, longest, 5) == 1
+    assert fork.segment_table().ids[1:] == sequence.segment_table().ids[-1:]
+    with pytest.raises(ContextError, match=f"{START + FRAME} of them cannot leave"):
+        fit_question(sequence.fork(), RULE, limits, longest + 1, 5)
 
 
 @pytest.mark.parametrize("over", [-1, 0, 1])
@@ -184,10 +228,10 @@ def test_a_rule_is_given_its_summaries_wherever_it_is_asked() -> None:
     cache.summaries.keep()
     spy = _Spy()
     for _ in range(20):
-        sequence.drop(segments_to_drop(sequence, spy, limits, FRAME))
+        sequence.drop(leaving(sequence, spy, limits, FRAME))
         append(cache, sequence, "frame", FRAME)
     for _ in range(3):  # text that fills its pages: tokens run out before pages
-        sequence.drop(segments_to_drop(sequence, spy, limits, 30))
+        sequence.drop(leaving(sequence, spy, limits, 30))
         append(cache, sequence, "text", 30)
     fit_question(sequence.fork(), spy, limits, 90, 5)
     assert spy.widths == {GEOMETRY.num_kv_heads * GEOMETRY.head_dim}
@@ -197,10 +241,10 @@ def test_a_context_that_keeps_everything_ends_when_it_is_full() -> None:
     cache, sequence, limits = stream()
     rule = retention_rule("keep")
     for _ in range((200 - START - 32) // FRAME):
-        assert not segments_to_drop(sequence, rule, limits, FRAME).size
+        assert not leaving(sequence, rule, limits, FRAME).size
         append(cache, sequence, "frame", FRAME)
     with pytest.raises(ContextError, match="the context is full"):
-        segments_to_drop(sequence, rule, limits, FRAME)
+        leaving(sequence, rule, limits, FRAME)
     before = sequence.snapshot()
     room = 200 - sequence.num_tokens
     assert fit_question(sequence, rule, limits, room - 3, 8) == 3  # a shorter answer

@@ -14,7 +14,8 @@ from edgekv.cache.retention import retention_rule
 from edgekv.config import KVGeometry, parse_bytes
 from edgekv.errors import BudgetError, EdgeKVError, OutOfPagesError
 from edgekv.limits import num_frames, plan_limits
-from edgekv.sharing import Member, Sharing, fair_shares
+from edgekv.members import Member, fair_shares
+from edgekv.sharing import Sharing
 
 GEOMETRY = KVGeometry(num_layers=1, num_kv_heads=1, head_dim=8, page_size=16, dtype="float32")
 START, FRAME, RESERVE = 5, 16, 32  # tokens: 1 page, 1 page, 3 pages

@@ -10,7 +10,7 @@ Does not know: what frames show. A new rule is one file here, one line in ``_RUL
 from edgekv.cache.retention.keep import Keep
 from edgekv.cache.retention.least_attended import LeastAttended
 from edgekv.cache.retention.novelty import Novelty
-from edgekv.cache.retention.room import Watermarks, choose, choose_room, offered
+from edgekv.cache.retention.room import Watermarks, choose, choose_room, may_leave, offered
 from edgekv.cache.retention.rules import (
     RetentionRule,
     retain_choices,
@@ -31,6 +31,7 @@ __all__ = [
     "Window",
     "choose",
     "choose_room",
+    "may_leave",
     "offered",
     "retain_choices",
     "retention_rule",

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.retention.rules import RetentionRule, rule_name
-from edgekv.cache.segments import SYSTEM_CODE, SegmentTable
+from edgekv.cache.segments import FRAME_CODE, SYSTEM_CODE, SegmentTable
 from edgekv.errors import ContextError, OutOfPagesError
 
 if TYPE_CHECKING:
@@ -61,24 +61,41 @@ def choose(
     return chosen
 
 
+def may_leave(segments: SegmentTable, *, spare_newest: bool) -> NDArray[np.bool_]:
+    """(n,) which segments of a context can leave it: none that is pinned, and not its newest frame
+    where that is spared."""
+    able: NDArray[np.bool_] = segments.kinds != SYSTEM_CODE
+    if spare_newest and (frames := np.flatnonzero(segments.kinds == FRAME_CODE)).size:
+        able[frames[-1]] = False
+    return able
+
+
 def choose_room(
-    sequence: Sequence, num_pages: int, *, rule: RetentionRule, marks: Watermarks, num_free: int
+    sequence: Sequence,
+    num_pages: int,
+    *,
+    rule: RetentionRule,
+    marks: Watermarks,
+    num_free: int,
+    spare_newest: bool = False,
 ) -> NDArray[np.int64]:
     """What ``rule`` would drop until ``num_pages`` more pages fit: (k,) ids. Changes nothing.
 
     They must fit under the high mark (ContextError if they cannot), and into the pool, which has
     ``num_free`` free pages (OutOfPagesError). Dropping to the low mark is tried, never required.
+    ``spare_newest``: the newest frame stays, whatever it is that joins.
     """
     excess = marks.excess(sequence.num_pages, num_pages)
     if num_pages <= num_free and not excess:
         return _NOTHING
     table = offered(sequence, rule)
-    which = _loose(table)
+    which = _loose(table, spare_newest=spare_newest)
     loose = table.take(which)
     droppable = int(loose.num_pages.sum())
     pinned = sequence.num_pages - droppable
     if pinned + num_pages > marks.high:
-        raise ContextError(f"need {num_pages} pages, {pinned} of {marks.high} are pinned")
+        kept = "pinned or the newest frame's" if spare_newest else "pinned"
+        raise ContextError(f"need {num_pages} pages, {pinned} of {marks.high} are {kept}")
     excess = min(excess, droppable)
     if num_pages <= num_free:
         return loose.ids[choose(sequence, rule, loose, excess)]
@@ -98,10 +115,10 @@ def choose_room(
     return loose.ids[gone]
 
 
-def _loose(table: SegmentTable) -> slice | NDArray[np.intp]:
-    """Which segments are not pinned: usually all behind the start, which takes no copies."""
-    pinned = table.kinds == SYSTEM_CODE
-    num_pinned = np.count_nonzero(pinned)
-    if np.count_nonzero(pinned[:num_pinned]) == num_pinned:
-        return slice(num_pinned, None)
-    return np.flatnonzero(~pinned)
+def _loose(table: SegmentTable, *, spare_newest: bool) -> slice | NDArray[np.intp]:
+    """Which segments may leave: usually all behind the start, which takes no copies."""
+    able = may_leave(table, spare_newest=spare_newest)
+    num_kept = len(table) - int(np.count_nonzero(able))
+    if not np.count_nonzero(able[:num_kept]):
+        return slice(num_kept, None)
+    return np.flatnonzero(able)
