@@ -8,6 +8,7 @@ SOURCES := pyproject.toml $(shell find plugins -name '*.cpp' -o -name '*.h' -o -
 # pip shows how far it is on a terminal, and is quiet in a log. It compiles nothing: Python compiles the
 # modules that are imported, a small part of torch and transformers.
 PIP := [ -t 1 ] || export PIP_QUIET=1; $(BIN)/python -m pip --disable-pip-version-check install --no-compile
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4
 
 .PHONY: demo test test-export test-ort lint types check clean
 
@@ -18,11 +19,11 @@ demo: $(VENV)/.installed  ## the built-in clip, its questions answered and check
 test test-export: export OMP_NUM_THREADS = 1
 
 test: $(VENV)/.dev  ## the suite, without torch
-	$(BIN)/python -m pytest --ignore tests/export --ignore tests/plugin --ignore tests/kernels -n auto --maxprocesses 4
+	$(PYTEST) --ignore tests/export --ignore tests/plugin --ignore tests/kernels --dist worksteal
 
 test-export: $(VENV)/.export  ## parity with transformers (installs torch), the GPU kernels and plugins
-	$(BIN)/python -m pytest tests/plugin tests/export -n auto --maxprocesses 4 --dist loadgroup
-	$(BIN)/python -m pytest tests/kernels -n auto --maxprocesses 4
+	$(PYTEST) tests/plugin tests/export --dist loadgroup
+	$(PYTEST) tests/kernels --dist worksteal
 
 test-ort: $(VENV)/.dev  ## the operator on the oldest ONNX Runtime we allow (test has the newest)
 	$(BIN)/python scripts/test_ort_versions.py
