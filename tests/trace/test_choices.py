@@ -149,7 +149,7 @@ def test_a_value_is_told_once(tmp_path: Path) -> None:
     assert not any(isinstance(event, Shown) for event in log.events()), "nobody asked: all is cold"
 
 
-@pytest.mark.parametrize(("name", "most"), [("least-attended", 90), ("novelty", 40 + 256 + 10)])
+@pytest.mark.parametrize(("name", "most"), [("least-attended", 90), ("novelty", 40 + 256 + 12)])
 def test_what_rules_see_takes_few_bytes_a_frame(tmp_path: Path, name: str, most: int) -> None:
     """A summary here has 64 numbers of 4 bytes; a question in five frames changes all heat."""
     assert logged(tmp_path / "t", name, 200).num_bytes < 200 * most
