@@ -8,7 +8,7 @@ SOURCES := pyproject.toml $(shell find plugins -name '*.cpp' -o -name '*.h' -o -
 # pip shows how far it is on a terminal, and is quiet in a log. It compiles nothing: Python compiles the
 # modules that are imported, a small part of torch and transformers.
 PIP := [ -t 1 ] || export PIP_QUIET=1; $(BIN)/python -m pip --disable-pip-version-check install --no-compile
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 
 .PHONY: demo test test-export test-ort lint types check clean
 
