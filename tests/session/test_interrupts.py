@@ -21,6 +21,8 @@ from edgekv import SamplingOptions
 from edgekv.bundle import Bundle
 
 Picture = Callable[[int], NDArray[np.uint8]]
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
 QUESTION = "What do you see?"
 SHORT = SamplingOptions(max_new_tokens=3)
 NUM_FRAMES = 10  # more than the pool holds beside a question

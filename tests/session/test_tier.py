@@ -25,6 +25,8 @@ from edgekv.tier.store import Tier
 from edgekv.tiering import TierStats
 
 Picture = Callable[[int], NDArray[np.uint8]]
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
 QUESTION = "What do you see?"
 OPTIONS = SamplingOptions(max_new_tokens=8)
 

@@ -21,6 +21,8 @@ from edgekv.tier.index import NUM_RUNS, frame_dtype
 from tests.forging import forgeries, refusal
 
 Picture = Callable[[int], NDArray[np.uint8]]
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
 PREAMBLE = struct.Struct("<8sII32s")
 OPTIONS = edgekv.SamplingOptions(max_new_tokens=1)
 

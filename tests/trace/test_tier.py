@@ -18,6 +18,8 @@ from edgekv.trace.timeline import build_timeline
 from edgekv.trace.view import make_view
 from edgekv.trace.words import describe
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
 Picture = Callable[[int], NDArray[np.uint8]]
 NUM_FRAMES = 50
 
