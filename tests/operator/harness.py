@@ -97,7 +97,6 @@ def open_session(model: bytes, num_threads: int = 2) -> ort.InferenceSession:
     """A CPU session with the operator registered."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = num_threads
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the core is shared
     options.log_severity_level = 4  # tests read the exception, not the log
     options.register_custom_ops_library(str(native.ort_library_path()))
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
