@@ -38,6 +38,14 @@ def small(bundle_path: Path) -> Iterator[edgekv.Model]:
         yield loaded
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_raises() -> Iterator[None]:
+    """As in a program that a shell runs; one that it runs in the background ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def with_signal_at(moment: int, operation: Callable[[], object]) -> int:
     """Run ``operation`` and raise SIGINT at the so many-th place where Python, in this package,
     looks for signals; how many such places it came to."""
