@@ -49,7 +49,7 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. Exit codes: 0, 2 for bad usage, 1 for what went wrong on the way, with
-    one line on stderr, 3 when a bench misses one of its bounds."""
+    one line on stderr, 3 when a bench misses one of its bounds, 130 for Ctrl-C while loading."""
     _write_any_text()
     try:
         result: Any = cli.main(args=arguments, prog_name="edgekv", standalone_mode=False)
@@ -63,6 +63,10 @@ def main(arguments: list[str] | None = None) -> None:
         code = _fail(f"edgekv: {error}", 1)
     except (click.Abort, KeyboardInterrupt):
         code = 130
+    except ImportError as error:
+        if not _comes_of_ctrl_c(error):
+            raise
+        code = 130
     except BrokenPipeError:
         _drop_stdout()
         code = 1
@@ -71,6 +75,13 @@ def main(arguments: list[str] | None = None) -> None:
         name = f"{str(error.filename)[:200]}: " if error.filename is not None else ""
         code = _fail(f"edgekv: {name}{error.strerror or error}", 1)
     sys.exit(code)
+
+
+def _comes_of_ctrl_c(error: BaseException | None) -> bool:
+    """Whether it was Ctrl-C that a library being imported made an error of its own of."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _write_any_text() -> None:

@@ -44,4 +44,4 @@ class MemoryLine:
             return ""
         highest = max(self._bars)
         bars = "".join(_BARS[-(-len(_BARS) * size // highest) - 1] for size in self._bars)
-        return f"memory {bars} {format_bytes(self._bars[-1])}"
+        return f"memory over time {bars} {format_bytes(self._bars[-1])}"

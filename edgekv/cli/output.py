@@ -193,11 +193,14 @@ class TextOutput:
         stats = summary.stats
         still = f" ({summary.num_still_frames} still)" if summary.num_still_frames else ""
         answers = "answer" if summary.num_answers == 1 else "answers"
+        hundreds = ""
+        if summary.num_frames >= 200:
+            first, last = summary.ms_first_100, summary.ms_last_100
+            hundreds = f"; first hundred {first:.1f}, last hundred {last:.1f}"
         lines = [
             f"{summary.num_frames} frames{still}, {summary.num_answers} {answers}, "
-            f"{summary.ms_p50:.1f} ms a frame (p95 {summary.ms_p95:.1f}; first hundred "
-            f"{summary.ms_first_100:.1f}, last hundred {summary.ms_last_100:.1f})",
-            f"KV pages: {stats.pages_peak} at most of {stats.num_pages} "
+            f"{summary.ms_p50:.1f} ms a frame (p95 {summary.ms_p95:.1f}{hundreds})",
+            f"KV pool: {stats.pages_peak} of its {stats.num_pages} pages used at most "
             f"({format_bytes(stats.pool_bytes)}), {stats.num_evicted_frames} frames let go",
         ]
         if line := str(self._memory):
@@ -210,7 +213,8 @@ class TextOutput:
             )
         if num_checked := summary.num_right + summary.num_wrong:
             colour = "red" if summary.num_wrong else "green"
-            lines.append(f"[bold {colour}]{summary.num_right} of {num_checked} answers right[/]")
+            right = f"[bold {colour}]{summary.num_right} of {num_checked} answers right[/]"
+            lines.append(f"{right}, checked against what was drawn")
         self._live.update(Text(""))
         for line in lines:
             self._console.print(line, soft_wrap=not self._console.is_terminal)

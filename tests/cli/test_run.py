@@ -77,7 +77,7 @@ def test_text_shows_answers_with_their_times_and_the_figures(clip: Path) -> None
     assert f"00:04.0  {QUESTION}" in done.stdout
     assert f"00:08.0  {QUESTION}" in done.stdout
     assert "20 frames, 2 answers" in done.stdout
-    assert "memory █" in done.stdout
+    assert "memory over time █" in done.stdout
 
 
 def test_several_prompts_and_a_duration(clip: Path) -> None:

@@ -245,7 +245,7 @@ def test_collecting_forgotten_sessions_amid_other_work_is_safe(
     """Python may run a finalizer at any allocation, also inside the cache's own bookkeeping."""
     with model.session() as session:
         push(session, picture, 0, 30)
-        expected, free = session.logits(QUESTION), session.stats().pages_free
+        expected, free = session.logits(QUESTION), session.stats().pages_available
         threshold = gc.get_threshold()
         gc.set_threshold(1)
         try:
@@ -258,7 +258,7 @@ def test_collecting_forgotten_sessions_amid_other_work_is_safe(
         finally:
             gc.set_threshold(*threshold)
         gc.collect()
-        assert session.stats().pages_free == free
+        assert session.stats().pages_available == free
 
 
 def test_figures_add_up_at_every_moment(model: edgekv.Model, picture: Picture) -> None:

@@ -78,10 +78,10 @@ def test_a_hundred_questions_leave_the_next_logits_bit_identical(
     with model.session() as asked, model.session() as quiet:
         push(asked, picture, 0, 30)
         push(quiet, picture, 0, 30)
-        free = asked.stats().pages_free
+        free = asked.stats().pages_available
         for k in range(100):
             asked.ask(f"{QUESTION} {k}", SHORT)
-        assert asked.stats().pages_free == free
+        assert asked.stats().pages_available == free
         push(asked, picture, 30, 5)
         push(quiet, picture, 30, 5)
         np.testing.assert_array_equal(asked.logits(QUESTION), quiet.logits(QUESTION))
@@ -116,10 +116,10 @@ def test_an_answer_that_is_never_read_gives_its_pages_back(
     session: edgekv.Session, picture: Picture
 ) -> None:
     push(session, picture, 0, 3)
-    free = session.stats().pages_free
+    free = session.stats().pages_available
     pieces = session.ask_iter(QUESTION)
     del pieces
-    assert session.stats().pages_free == free
+    assert session.stats().pages_available == free
 
 
 def test_the_same_seed_draws_the_same_answer(session: edgekv.Session, picture: Picture) -> None:

@@ -78,7 +78,7 @@ def test_recalling_leaves_the_live_context_as_it_was(
     after = watched.stats()
     assert (watched.logits(QUESTION) == logits).all()
     assert (watched.context_frames() == frames).all()
-    for name in ("num_tokens", "pages_live", "pages_free", "num_evicted_frames", "num_frames"):
+    for name in ("num_tokens", "pages_live", "pages_available", "num_evicted_frames", "num_frames"):
         assert getattr(after, name) == getattr(before, name), name
 
 
@@ -320,7 +320,7 @@ def test_a_fork_has_no_tier(watched: edgekv.Session, picture: Picture) -> None:
 
 
 def test_wrong_arguments(model: edgekv.Model, session: edgekv.Session, tmp_path: Path) -> None:
-    free = session.stats().pages_free
+    free = session.stats().pages_available
     with pytest.raises(ValueError, match="recall must be 'off' or 'auto', got 'yes'"):
         session.ask(QUESTION, recall="yes")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="tier format must be one of"):
@@ -339,7 +339,7 @@ def test_wrong_arguments(model: edgekv.Model, session: edgekv.Session, tmp_path:
         pytest.raises(TierError, match="another session writes to it"),
     ):
         model.session(tier=tmp_path / "t", tier_limit="1MiB")
-    assert session.stats().pages_free == free, "nothing was taken"
+    assert session.stats().pages_available == free, "nothing was taken"
 
 
 def test_models_that_cannot_recall_are_refused(
