@@ -3,8 +3,10 @@
 Owns: Python's signal handlers while an operation runs in the main thread, and signals that came
     meanwhile.
 Guarantees: a handler that raises, as Ctrl-C's does, never raises inside an operation, so no lock
-    stays held and nothing is left half done; it is called once, by the end of the operation or
-    where that says ``checkpoint``, with what was installed before installed again.
+    stays held and nothing is left half done; it is called by the end of the operation or where
+    that says ``checkpoint``, with what was installed before installed again: once, and for signals
+    that ask to stop as often as they came. The third of these does not wait: an operation that
+    never ends can be left, though not as a whole.
 Does not know: what operations do. Other threads need nothing of this: Python runs handlers in the
     main thread only.
 """
@@ -25,9 +27,14 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 Handler = Callable[[int, FrameType | None], object]
 
-# Those that programs are stopped with, told something by, or bound their waiting with.
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
+# Those that programs are stopped with, told something by, or bound their waiting and work with.
+_NAMES = (
+    "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGXCPU",
+    "SIGUSR1", "SIGUSR2",
+)  # fmt: skip
 _NUMBERS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
+_STOPPING = (int(signal.SIGINT), int(signal.SIGTERM))
+_PATIENCE = 3  # of one of these, the one that does not wait for the end of the operation
 
 
 class _Deferral:
@@ -36,7 +43,7 @@ class _Deferral:
     def __init__(self) -> None:
         self.active = False
         self._handlers: dict[int, Handler] = {}  # by signal, those that ``_recorder`` stands in for
-        self._pending: dict[int, FrameType | None] = {}  # signals that came
+        self._pending: dict[int, list[FrameType | None]] = {}  # signals that came, and where
         self._recorder: Handler = self._record
 
     def __enter__(self) -> None:
@@ -85,19 +92,33 @@ class _Deferral:
                     _signal.signal(number, self._handlers[number])
                 del self._handlers[number]
             while self._pending:
-                number = next(iter(self._pending))
-                handler, frame = _signal.getsignal(number), self._pending[number]
-                del self._pending[number]
-                if callable(handler):
-                    handler(number, frame)
+                self._call(next(iter(self._pending)))
         except BaseException:  # of a handler called here, or of a signal that came just now
             self._hand_back()
             raise
 
+    def _call(self, number: int) -> None:
+        """Do about one signal that came what is to be done about it now."""
+        frames = self._pending[number]
+        frame = frames.pop(0)
+        if not frames:
+            del self._pending[number]
+        handler = _signal.getsignal(number)
+        if callable(handler):
+            handler(number, frame)
+        elif handler == signal.SIG_DFL:  # an earlier call has put it there
+            signal.raise_signal(number)
+
     def _record(self, number: int, frame: FrameType | None) -> None:
-        self._pending.setdefault(number, frame)
+        frames = self._pending.setdefault(number, [])
+        if not frames or number in _STOPPING:
+            frames.append(frame)
         if not self.active:  # handing back was interrupted itself
             self._hand_back()
+        elif len(frames) >= _PATIENCE:
+            _signal.signal(number, self._handlers.pop(number))
+            while number in self._pending:
+                self._call(number)
 
 
 def _is_main_thread() -> bool:

@@ -44,12 +44,12 @@ def test_a_handler_is_called_once_afterwards_and_stays_installed() -> None:
     def handler(number: int, _: FrameType | None) -> None:
         said.append(signal.Signals(number).name)
 
-    signal.signal(signal.SIGINT, handler)
-    assert interrupted(signal.SIGINT, signal.SIGINT, said=said) == "result"
-    assert said == ["done", "SIGINT"]
-    assert signal.getsignal(signal.SIGINT) is handler
-    signal.raise_signal(signal.SIGINT)
-    assert said == ["done", "SIGINT", "SIGINT"]
+    signal.signal(signal.SIGALRM, handler)
+    assert interrupted(signal.SIGALRM, signal.SIGALRM, said=said) == "result"
+    assert said == ["done", "SIGALRM"]
+    assert signal.getsignal(signal.SIGALRM) is handler
+    signal.raise_signal(signal.SIGALRM)
+    assert said == ["done", "SIGALRM", "SIGALRM"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
@@ -108,6 +108,40 @@ def test_an_operation_that_fails_lets_handlers_run_too() -> None:
         failing()
     assert said == ["SIGINT"]
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_second_ctrl_c_means_what_the_first_has_made_of_it() -> None:
+    """As in a program whose first Ctrl-C asks it to stop, and whose second ends it."""
+    said: list[str] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        said.append("stop")
+        signal.signal(number, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, stop)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(signal.SIGINT, signal.SIGINT, said=said)
+    assert said == ["done", "stop"]
+
+
+def test_the_third_ctrl_c_leaves_an_operation_that_does_not_end() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    num_sent = 0
+
+    @indivisible
+    def endless() -> None:
+        nonlocal num_sent
+        while True:
+            num_sent += 1
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        endless()
+    assert num_sent == 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(signal.SIGINT, said=[])  # the next operation waits again
 
 
 def test_a_checkpoint_lets_a_handler_end_the_operation() -> None:
