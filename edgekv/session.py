@@ -2,8 +2,8 @@
 
 Owns: the session's life, from opening to closing, with its forks and saves.
 Guarantees: the context never outgrows the model's window or the pool; a question is answered on a
-copy-on-write fork and leaves the stream as it was; a call that fails has not taken its input in. What
-a signal's handler raises is no failure: it comes when the call is done, which ``stats`` tells.
+copy-on-write fork and leaves the stream as it was; a call that fails has not taken its input in.
+What a signal's handler raises is no failure: it comes when the call is done.
 Does not know: how frames are read, where pools lie, how answers are shown.
 """
 
