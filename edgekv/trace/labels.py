@@ -58,7 +58,7 @@ def panel_titles(view: View) -> dict[str, str]:
     if view.timeline.lookups.found:
         titles["hits"] = "Hit rate: segments found in the pool (green), of those looked for (grey)"
     titles["share"] = "Utilisation: slots of live pages that hold a token"
-    titles["alloc"] = "Allocation latency: median (line), 99th percentile (dots)"
+    titles["alloc"] = "Allocation latency: median (line), 99th percentile (dots), logarithmic"
     return titles
 
 

@@ -102,7 +102,9 @@ def _story(view: View, counts: _Counts) -> Iterator[str]:
         yield f"{back}: they had left, and came back from a tier for questions."
     if num_found := timeline.lookups.num_found:
         found = f"{_many(num_found, 'segment')} {_was(num_found)}"
-        yield f"{found} found in the pool, and not computed again."
+        private = " Once frames have left a context, nothing in it can be shared any more."
+        once = private if counts.evicted else ""
+        yield f"{found} found in the pool, and not computed again.{once}"
     if timeline.inputs is not None:
         yield _inputs(timeline.inputs)
     share = timeline.levels.peak / timeline.num_pages
