@@ -25,6 +25,8 @@ _STORAGE: dict[str, np.dtype[Any]] = {
     "int8": np.dtype(np.int8),
 }
 _LEVELS = np.float32(127)
+_LARGEST_SCALE = np.finfo(np.float32).max / _LEVELS
+_BFLOAT16_EXPONENT = np.uint16(0x7F80)  # all of it set: infinite or no number
 
 
 def storage_dtype(dtype: str) -> np.dtype[Any]:
@@ -60,6 +62,15 @@ def widen(contents: NDArray[Any], dtype: KVDtype) -> NDArray[np.floating[Any]]:
         wide: NDArray[np.float32] = numbers * scales[..., None]
         return wide
     return contents
+
+
+def are_finite(contents: NDArray[Any], dtype: KVDtype) -> bool:
+    """Whether contents (…, W) stand for finite numbers only."""
+    if dtype == "bfloat16":
+        return bool(((contents & _BFLOAT16_EXPONENT) != _BFLOAT16_EXPONENT).all())
+    if dtype == "int8":
+        return bool((np.abs(split(contents)[1]) <= _LARGEST_SCALE).all())
+    return bool(np.isfinite(contents).all())
 
 
 def narrow(numbers: NDArray[np.floating[Any]], dtype: KVDtype) -> NDArray[Any]:

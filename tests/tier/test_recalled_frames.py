@@ -219,3 +219,20 @@ def test_a_frame_that_no_record_fits_is_counted(setting: Setting, make_tier: Mak
         setting.runner.feed(live, "text", setting.rows(3))
         tier.store(live, live.segment_table().ids, setting.runner.read_pages)
         assert (tier.num_stored, tier.num_skipped) == (1, 2)
+
+
+@pytest.mark.parametrize(("layer", "number"), [(LAYER, np.inf), (LAYER, 3e38), (0, np.nan)])
+def test_a_frame_that_is_not_finite_is_counted_and_hides_no_other(
+    setting: Setting, make_tier: MakeTier, layer: int, number: float
+) -> None:
+    tier, runner = make_tier("int8"), setting.runner
+    with setting.stream(tier, 5) as live, np.errstate(over="raise", invalid="raise"):
+        bad = live.table.page_ids[-2:]  # the last frame's
+        pages = runner.read_pages(bad)
+        pages[:, layer, 0, ..., 0] = number
+        runner.write_pages(bad, pages)
+        tier.store(live, live.segment_table().ids, runner.read_pages)
+        assert (tier.num_stored, tier.num_skipped) == (4, 1)
+        frames = tier.index.frames["segment"]
+        assert sorted(frames[frames >= 0].tolist()) == [1, 2, 3, 4]
+        assert np.isfinite(tier.index.summaries).all()
