@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -157,13 +156,13 @@ class Tier:
 
     def time_reading(self, sequence: Sequence, read_pages: ReadPages) -> float:
         """Seconds, the median of a few: the last frame of ``sequence`` from the disk to pages, with
-        a file of its own beside this one, which goes again. Raises TierError, OSError."""
-        descriptor, name = tempfile.mkstemp(".probe", f".{self.path.name}.", self.path.parent)
-        os.close(descriptor)
-        path = Path(name)
+        a file of its own beside this one, which has no name once it is open: one that a kill in
+        between left is replaced by the next. Raises TierError, OSError."""
+        path = self.path.with_name(f".{self.path.name}.probe")
         plan = replace(self.plan, max_bytes=HEADER_BYTES + (SCRATCH_FRAMES + 1) * self._frame_bytes)
         scratch = Tier.create(path, plan)
         try:
+            path.unlink(missing_ok=True)
             last = sequence.segment_table().ids[-1:]
             for _ in range(SCRATCH_FRAMES):
                 scratch.index.forget_all()
@@ -176,7 +175,6 @@ class Tier:
                     seconds.append(time.perf_counter() - began)
         finally:
             scratch.close()
-            path.unlink(missing_ok=True)
         if not seconds:
             raise TierError(f"{self.path}: {scratch.problem or 'no record could be read back'}")
         return median(seconds)

@@ -236,3 +236,19 @@ def test_a_frame_that_is_not_finite_is_counted_and_hides_no_other(
         frames = tier.index.frames["segment"]
         assert sorted(frames[frames >= 0].tolist()) == [1, 2, 3, 4]
         assert np.isfinite(tier.index.summaries).all()
+
+
+def test_a_kill_while_the_disk_is_timed_leaves_no_file(
+    setting: Setting, make_tier: MakeTier, tmp_path: Path
+) -> None:
+    tier, seen = make_tier(), []
+
+    def read_pages(pages: NDArray[np.int32]) -> NDArray[np.generic]:
+        seen.append([path.name for path in tmp_path.iterdir()])
+        return setting.runner.read_pages(pages)
+
+    with setting.stream(tier, 2) as live:
+        Tier.create(tmp_path / ".0.tier.probe", tier.plan).close()  # killed before it was unlinked
+        assert tier.time_reading(live, read_pages) > 0
+    assert seen
+    assert all(names == ["0.tier"] for names in seen)
