@@ -84,5 +84,6 @@ def narrow(numbers: NDArray[np.floating[Any]], dtype: KVDtype) -> NDArray[Any]:
         wide = numbers.astype(np.float32)
         scales = np.abs(wide).max(axis=-1) / _LEVELS
         levels = np.rint(wide / np.where(scales > 0, scales, 1)[..., None])
+        np.clip(levels, -_LEVELS, _LEVELS, out=levels)  # a scale may be a rounded subnormal number
         return join(levels.astype(np.int8), scales)
     return numbers.astype(storage_dtype(dtype), copy=False)
