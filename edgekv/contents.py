@@ -25,6 +25,8 @@ _STORAGE: dict[str, np.dtype[Any]] = {
     "int8": np.dtype(np.int8),
 }
 _LEVELS = np.float32(127)
+_LARGEST_SCALE = np.finfo(np.float32).max / _LEVELS
+_BFLOAT16_EXPONENT = np.uint16(0x7F80)  # all of it set: infinite or no number
 
 
 def storage_dtype(dtype: str) -> np.dtype[Any]:
@@ -62,6 +64,15 @@ def widen(contents: NDArray[Any], dtype: KVDtype) -> NDArray[np.floating[Any]]:
     return contents
 
 
+def are_finite(contents: NDArray[Any], dtype: KVDtype) -> bool:
+    """Whether contents (…, W) stand for finite numbers only."""
+    if dtype == "bfloat16":
+        return bool(((contents & _BFLOAT16_EXPONENT) != _BFLOAT16_EXPONENT).all())
+    if dtype == "int8":
+        return bool((np.abs(split(contents)[1]) <= _LARGEST_SCALE).all())
+    return bool(np.isfinite(contents).all())
+
+
 def narrow(numbers: NDArray[np.floating[Any]], dtype: KVDtype) -> NDArray[Any]:
     """Contents (…, W) nearest to finite numbers (…, D), as the operator would write them."""
     if dtype == "bfloat16":
@@ -73,5 +84,6 @@ def narrow(numbers: NDArray[np.floating[Any]], dtype: KVDtype) -> NDArray[Any]:
         wide = numbers.astype(np.float32)
         scales = np.abs(wide).max(axis=-1) / _LEVELS
         levels = np.rint(wide / np.where(scales > 0, scales, 1)[..., None])
+        np.clip(levels, -_LEVELS, _LEVELS, out=levels)  # a scale may be a rounded subnormal number
         return join(levels.astype(np.int8), scales)
     return numbers.astype(storage_dtype(dtype), copy=False)

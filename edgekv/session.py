@@ -33,6 +33,7 @@ from edgekv.questions import Questions, Recalling
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import SessionRecord, save_context
 from edgekv.session_stats import SessionStats, session_stats
+from edgekv.tier.store import TierRecord
 from edgekv.tiering import TierRequest, open_tier
 from edgekv.types import Answer, Frame, Sound
 
@@ -214,6 +215,11 @@ class Session:
     def instructions(self) -> str | None:
         """The text pinned at the start."""
         return self._live.record.instructions
+
+    @property
+    def tier(self) -> TierRecord | None:
+        """Where frames go that leave; None = they are gone."""
+        return self._live.record.tier
 
     @property
     def last_time_s(self) -> float:

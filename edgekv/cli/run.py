@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -110,7 +111,7 @@ def _load(options: RunOptions) -> Model:
 
 def _open_session(model: Model, options: RunOptions) -> Session:
     """The session in the file it is saved to, or a new one when there is none."""
-    saved, asked = options.save_to, (options.instructions, options.retain)
+    saved = options.save_to
     if saved is None or not options.restore or not saved.exists():
         return model.session(
             instructions=options.instructions,
@@ -120,18 +121,25 @@ def _open_session(model: Model, options: RunOptions) -> Session:
             tier_limit=options.tier_limit,
         )
     session = model.restore(saved, skip_still=options.skip_still)
-    without_tier = options.tier is not None and session.stats().tier is None
-    if (session.instructions, session.retain) == asked and not without_tier:
+    difference = _difference(session, options)
+    if difference is None:
         return session
     session.close()
-    if without_tier:
-        raise SessionFileError(
-            f"{saved}: saved without a tier, which {options.tier} cannot be now; leave --tier out, "
-            "or give --no-restore to begin anew"
-        )
-    raise SessionFileError(
-        f"{saved}: saved with instructions {session.instructions!r} and --retain {session.retain}; "
-        "give the same, or --no-restore to begin anew"
+    raise SessionFileError(f"{saved}: saved {difference}, or give --no-restore to begin anew")
+
+
+def _difference(session: Session, options: RunOptions) -> str | None:
+    """What a restored session has that the options are not, and what to do; None = they agree."""
+    if options.tier is not None:
+        if (had := session.tier) is None:
+            return f"without a tier, which {options.tier} cannot be now; leave --tier out"
+        same_file = os.path.realpath(had.path) == os.path.realpath(options.tier)
+        if not same_file or had.max_bytes != options.tier_limit:
+            return f"with --tier {had.path} --tier-limit {had.max_bytes}; give these, or neither"
+    if (session.instructions, session.retain) == (options.instructions, options.retain):
+        return None
+    return (
+        f"with instructions {session.instructions!r} and --retain {session.retain}; give the same"
     )
 
 

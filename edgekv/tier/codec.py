@@ -81,6 +81,8 @@ class Codec:
             row["scales"] = scales
             wide /= np.where(scales > 0, scales, 1)[..., None]
             np.rint(wide, out=wide)
+            bound = levels[..., None]  # a scale may be a rounded subnormal number
+            np.clip(wide, -bound, bound, out=wide)
             row["keys"] = wide[:, 0]
             row["values"] = _pack(wide[:, 1]) if self._format == "int4-values" else wide[:, 1]
 

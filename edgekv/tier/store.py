@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +24,7 @@ from edgekv.cache import Sequence, SequenceState
 from edgekv.cache.segments import FRAME_CODE, segment_dtype
 from edgekv.checks import path_of, whole
 from edgekv.config import Rotation, format_bytes
-from edgekv.contents import widen
+from edgekv.contents import are_finite, widen
 from edgekv.errors import TierError
 from edgekv.memory import available_bytes
 from edgekv.tier.codec import Codec, TierFormat, checked_format
@@ -82,7 +81,7 @@ class Tier:
         self.plan = plan
         self.problem: str | None = None  # why nothing is stored any more
         self.num_stored = 0  # frames written since it was opened
-        self.num_skipped = 0  # frames that do not fit a record, or that failed to be written
+        self.num_skipped = 0  # frames that fit no record, are not finite, or failed to be written
         self.num_damaged = 0  # records that were refused when they were read
         geometry = plan.model.geometry
         self.index = TierIndex(geometry, file.header.num_slots)
@@ -157,13 +156,13 @@ class Tier:
 
     def time_reading(self, sequence: Sequence, read_pages: ReadPages) -> float:
         """Seconds, the median of a few: the last frame of ``sequence`` from the disk to pages, with
-        a file of its own beside this one, which goes again. Raises TierError, OSError."""
-        descriptor, name = tempfile.mkstemp(".probe", f".{self.path.name}.", self.path.parent)
-        os.close(descriptor)
-        path = Path(name)
+        a file of its own beside this one, which has no name once it is open: one that a kill in
+        between left is replaced by the next. Raises TierError, OSError."""
+        path = self.path.with_name(f".{self.path.name}.probe")
         plan = replace(self.plan, max_bytes=HEADER_BYTES + (SCRATCH_FRAMES + 1) * self._frame_bytes)
         scratch = Tier.create(path, plan)
         try:
+            path.unlink(missing_ok=True)
             last = sequence.segment_table().ids[-1:]
             for _ in range(SCRATCH_FRAMES):
                 scratch.index.forget_all()
@@ -176,7 +175,6 @@ class Tier:
                     seconds.append(time.perf_counter() - began)
         finally:
             scratch.close()
-            path.unlink(missing_ok=True)
         if not seconds:
             raise TierError(f"{self.path}: {scratch.problem or 'no record could be read back'}")
         return median(seconds)
@@ -200,7 +198,7 @@ class Tier:
         ):
             self.num_skipped += 1  # not as one append leaves a frame
             return
-        pages = read_pages(entries[:, 0])
+        pages, dtype = read_pages(entries[:, 0]), self.plan.model.geometry.dtype
         pages[-1, ..., full[-1] :, :] = 0  # slots without a token hold what others left there
         record = self._record[0]
         frame = record["frame"]
@@ -209,8 +207,12 @@ class Tier:
             frame[name] = row[name]
         frame["written"] = written[0]
         keys = pages[:, self.plan.layer, 0]
-        wide = widen(keys, self.plan.model.geometry.dtype)
-        record["summary"] = mean_keys(wide, num_tokens, written[0], self.plan.rotation)
+        with np.errstate(over="ignore", invalid="ignore"):  # it is not sound then
+            wide = widen(keys, dtype)
+            record["summary"] = mean_keys(wide, num_tokens, written[0], self.plan.rotation)
+        if not (are_finite(pages, dtype) and self._is_sound(record)):
+            self.num_skipped += 1  # one such summary in the index would hide all other frames
+            return
         self._codec.encode(pages, record["payload"])
         try:
             number = self._file.append()

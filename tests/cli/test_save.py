@@ -75,6 +75,27 @@ def test_what_cannot_be_continued_gets_one_line(
         assert path.read_bytes() == before
 
 
+def test_a_session_goes_on_with_the_tier_it_was_saved_with(
+    capfd: pytest.CaptureFixture[str], clip: Path, tmp_path: Path
+) -> None:
+    path, tier = tmp_path / "a.session", tmp_path / "a.tier"
+    common = (clip, "--save", path, "--duration", "1s")
+    run(capfd, *common, "--tier", tier, "--tier-limit", "1MiB")
+    before = path.read_bytes()
+    for other in (
+        ("--tier", tmp_path / "b.tier", "--tier-limit", "1MiB"),
+        ("--tier", tier, "--tier-limit", "2MiB"),
+    ):
+        _, error = run(capfd, *common, *other, code=1)
+        assert f"saved with --tier {tier} --tier-limit {2**20}; give these, or neither" in error
+        assert len(error.splitlines()) == 1
+        assert path.read_bytes() == before
+    assert not (tmp_path / "b.tier").exists()
+    (tmp_path / "same").symlink_to(tmp_path)
+    run(capfd, *common, "--tier", tmp_path / "same" / "a.tier", "--tier-limit", str(2**20))
+    run(capfd, *common)
+
+
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_ended_can_be_continued(
     capfd: pytest.CaptureFixture[str], clip: Path, tmp_path: Path, end: signal.Signals

@@ -70,6 +70,16 @@ def test_a_token_of_zeros_stays_zeros(tier_format: TierFormat) -> None:
     assert not through(codec(tier_format, "float16"), before)[:, :, :, :, 1].any()
 
 
+@pytest.mark.parametrize("tier_format", ["int8", "int4-values"])
+@pytest.mark.parametrize("steps", [10, 190])  # over 7 or 127, a scale is rounded down to one
+def test_numbers_next_to_zero_keep_their_sign(tier_format: TierFormat, steps: int) -> None:
+    smallest = np.finfo(np.float32).smallest_subnormal
+    before = np.full(SHAPE, -steps * smallest, np.float32)
+    after = through(codec(tier_format), before)
+    assert (after <= 0).all()
+    assert (after >= before).all()
+
+
 def test_the_same_frame_gives_the_same_bytes_whatever_was_there() -> None:
     one, payloads = codec("int8"), []
     for rubbish in (0, 255):

@@ -219,3 +219,36 @@ def test_a_frame_that_no_record_fits_is_counted(setting: Setting, make_tier: Mak
         setting.runner.feed(live, "text", setting.rows(3))
         tier.store(live, live.segment_table().ids, setting.runner.read_pages)
         assert (tier.num_stored, tier.num_skipped) == (1, 2)
+
+
+@pytest.mark.parametrize(("layer", "number"), [(LAYER, np.inf), (LAYER, 3e38), (0, np.nan)])
+def test_a_frame_that_is_not_finite_is_counted_and_hides_no_other(
+    setting: Setting, make_tier: MakeTier, layer: int, number: float
+) -> None:
+    tier, runner = make_tier("int8"), setting.runner
+    with setting.stream(tier, 5) as live, np.errstate(over="raise", invalid="raise"):
+        bad = live.table.page_ids[-2:]  # the last frame's
+        pages = runner.read_pages(bad)
+        pages[:, layer, 0, ..., 0] = number
+        runner.write_pages(bad, pages)
+        tier.store(live, live.segment_table().ids, runner.read_pages)
+        assert (tier.num_stored, tier.num_skipped) == (4, 1)
+        frames = tier.index.frames["segment"]
+        assert sorted(frames[frames >= 0].tolist()) == [1, 2, 3, 4]
+        assert np.isfinite(tier.index.summaries).all()
+
+
+def test_a_kill_while_the_disk_is_timed_leaves_no_file(
+    setting: Setting, make_tier: MakeTier, tmp_path: Path
+) -> None:
+    tier, seen = make_tier(), []
+
+    def read_pages(pages: NDArray[np.int32]) -> NDArray[np.generic]:
+        seen.append([path.name for path in tmp_path.iterdir()])
+        return setting.runner.read_pages(pages)
+
+    with setting.stream(tier, 2) as live:
+        Tier.create(tmp_path / ".0.tier.probe", tier.plan).close()  # killed before it was unlinked
+        assert tier.time_reading(live, read_pages) > 0
+    assert seen
+    assert all(names == ["0.tier"] for names in seen)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgekv.config import KVDtype, KVGeometry
-from edgekv.contents import join, narrow, slot_shape, split, storage_dtype, widen
+from edgekv.contents import are_finite, join, narrow, slot_shape, split, storage_dtype, widen
 from edgekv.oracle import quantize
 
 # What a number may be off, relative to the largest of its token and head.
@@ -35,10 +35,27 @@ def test_zero_bytes_are_zeros(dtype: KVDtype) -> None:
     np.testing.assert_array_equal(narrow(widen(contents, dtype), dtype), contents)
 
 
+@pytest.mark.parametrize("dtype", get_args(KVDtype))
+def test_what_is_not_finite_is_found(dtype: KVDtype) -> None:
+    largest = 6e4 if dtype == "float16" else 3.38e38
+    assert are_finite(narrow(np.array([[1.0, -largest]], np.float32), dtype), dtype)
+    for number in (np.inf, -np.inf, np.nan):
+        if dtype == "int8":
+            contents = join(np.zeros((1, 2), np.int8), np.array([number], np.float32))
+        elif dtype == "bfloat16":
+            contents = np.array([[1.0, number]], np.float32).view(np.uint32) >> np.uint32(16)
+            contents = contents.astype(np.uint16)
+        else:
+            contents = np.array([[1.0, number]], dtype)
+        assert not are_finite(contents, dtype)
+
+
 def test_int8_is_what_the_operator_writes() -> None:
-    numbers, scales = split(narrow(NUMBERS, "int8"))
-    for place in np.ndindex(NUMBERS.shape[:-1]):
-        wanted, scale = quantize(NUMBERS[place])
+    tiny = NUMBERS * np.float32(1e-43)  # scales are a few times the smallest number above zero
+    given = np.concatenate([NUMBERS, tiny])
+    numbers, scales = split(narrow(given, "int8"))
+    for place in np.ndindex(given.shape[:-1]):
+        wanted, scale = quantize(given[place])
         np.testing.assert_array_equal(numbers[place], wanted)
         assert scales[place] == scale
     np.testing.assert_array_equal(split(join(numbers, scales))[0], numbers)
