@@ -201,8 +201,10 @@ def _check_model(where: str, saved: ModelIdentity, here: ModelIdentity) -> None:
     if saved.geometry != here.geometry:
         old, new = asdict(saved.geometry), asdict(here.geometry)
         key = next(key for key in old if old[key] != new[key])
+        remedy = f"; load it with kv_dtype={old[key]!r} (--kv-dtype {old[key]})"
         raise SessionFileError(
             f"{where}: saved with {key} {old[key]} of the KV pool, this model has {new[key]}"
+            f"{remedy if key == 'dtype' else ''}"
         )
     raise SessionFileError(
         f"{where}: saved with operator version {saved.operator_version} of {saved.name}, this "

@@ -311,7 +311,8 @@ def test_a_context_that_contradicts_itself_is_refused(twin: edgekv.Model, saved:
 
 def test_another_kv_dtype_is_another_model(bundle_path: Path, saved: Path) -> None:
     with load(bundle_path, 200, kv_dtype="float32") as other:
-        refused(other, saved, "saved with dtype float16 of the KV pool, this model has float32")
+        said = r"this model has float32; load it with kv_dtype='float16' \(--kv-dtype float16\)$"
+        refused(other, saved, f"saved with dtype float16 of the KV pool, {said}")
 
 
 def test_a_missing_file_is_refused(twin: edgekv.Model, tmp_path: Path) -> None:
