@@ -124,7 +124,8 @@ def restore_context(
     max_context_tokens: int,
     priority: int,
 ) -> tuple[Member, SessionRecord]:
-    """What ``save_context`` wrote, in pages of its own, as one of the pool's sessions.
+    """What ``save_context`` wrote, in pages of its own, as one of the pool's sessions. Nothing
+    of it can leave until its ``Session`` is there: its tier would not hear of it.
 
     Raises SessionFileError (damaged, another format or model), BudgetError (no room); the pool is
     as before then, but for frames that other sessions let go when a file turns out to be damaged.
@@ -155,7 +156,6 @@ def restore_context(
         except BaseException:
             runner.close(sequence)
             raise
-        member.busy = False
     return member, record
 
 
