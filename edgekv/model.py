@@ -193,7 +193,8 @@ class Model:
 
     @indivisible
     def close(self) -> None:
-        """Give back pools and graphs; sessions still open fail with a ModelError afterwards.
+        """Give back pools, graphs and what sessions still hold, their tiers too; those still open
+        fail with a ModelError afterwards.
 
         Closing twice is fine.
         """

@@ -87,6 +87,7 @@ def save_context(
     path = savable(path, "path")
     try:
         with replacing(path) as file, runner.lock:
+            runner.check_open()
             meta, sequence = _Meta(model, record), member.sequence
             if sequence.closed:
                 raise SessionError("this session is closed")

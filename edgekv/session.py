@@ -46,7 +46,7 @@ class Session:
         self._live = live
         self._intake = Intake(live)
         self._questions = Questions(live)
-        runner.lock.close_with(self, live.close)
+        runner.lock.close_with(self, live.give_back)
         with runner.lock:
             if member.rule.needs_summaries:
                 runner.cache.summaries.keep()
