@@ -2,12 +2,13 @@
 
 Owns: the fork of an answer until the answer has ended or nobody waits for it any more.
 Guarantees: a fork is closed with its answer, however that ends; a signal may end it between two
-    tokens, never within one.
+    tokens, never within one; a second thread gets an error at once and disturbs nothing.
 Does not know: frames, prompts, or how the fork came to its room.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from collections.abc import Sequence as Seq
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from edgekv.cache import Sequence
+from edgekv.errors import SessionError
 from edgekv.generate import Runner
 from edgekv.interrupts import checkpoint, indivisible
 from edgekv.sampling import Sampler, SamplingOptions
@@ -35,6 +37,7 @@ class Drawing(Iterator[str]):
         self._runner = runner
         self._fork = fork
         self._tokens = tokens
+        self._alone = threading.RLock()  # a signal handler may close what it interrupts
         self.answer: Answer | None = None
         runner.lock.close_with(self, fork.close)
 
@@ -48,6 +51,7 @@ class Drawing(Iterator[str]):
 
     @indivisible
     def __next__(self) -> str:
+        self._begin_alone()
         try:
             while True:
                 checkpoint()
@@ -58,12 +62,22 @@ class Drawing(Iterator[str]):
                 self.answer = error.value
             self._runner.close(self._fork)
             raise
+        finally:
+            self._alone.release()
 
     @indivisible
     def close(self) -> None:
         """Draw no more of it."""
-        self._tokens.close()
-        self._runner.close(self._fork)
+        self._begin_alone()
+        try:
+            self._tokens.close()
+            self._runner.close(self._fork)
+        finally:
+            self._alone.release()
+
+    def _begin_alone(self) -> None:
+        if not self._alone.acquire(blocking=False):
+            raise SessionError("another thread is drawing this answer; draw it from one thread")
 
 
 def draw_answer(

@@ -187,9 +187,10 @@ class Runner:
             raise ModelError("this model is closed")
 
     def shut_down(self) -> None:
-        """Give pools and graph back."""
+        """Give pools and graph back, and what sessions and answers still hold."""
         with self.lock:
             self._closed = True
+            self.lock.close_all()
             self.cache.stop_sharing()  # there is nothing in the pages any more
             self._decoder.close()
             if self._cross is not None:

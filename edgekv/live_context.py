@@ -43,6 +43,7 @@ class LiveContext:
         self.num_still_frames = 0
         self.num_copied_frames = 0
         self._changing = threading.Lock()
+        self._closed = False  # by whoever used it, not with its model
 
     @property
     def sequence(self) -> Sequence:
@@ -57,12 +58,18 @@ class LiveContext:
 
     def check_open(self) -> None:
         """Raise SessionError when it was closed, ModelError when its model was."""
-        if self.sequence.closed:
+        if self._closed:
             raise SessionError("this session is closed")
         self.runner.check_open()
 
     def close(self) -> None:
-        """Give pages and tier back. Closing twice is fine."""
+        """End its use and give pages and tier back. Closing twice is fine."""
+        with self.runner.lock:
+            self._closed = True
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Give pages and tier back: nobody can use it any more."""
         with self.runner.lock:
             self.sequence.close()
             if self.tier is not None:

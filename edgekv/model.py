@@ -134,12 +134,16 @@ class Model:
             max_context_tokens=self.bundle.manifest.max_context_tokens,
             priority=priority,
         )
+        live = LiveContext(self._runner, self._inputs, member, record, gate=gate)
         try:
-            tier = None if record.tier is None else self._reopen(record.tier, member.sequence)
+            if record.tier is not None:
+                live.tier = self._reopen(record.tier, live.sequence)
+            with self._runner.lock:
+                self._runner.check_open()
+                return Session(live)
         except BaseException:
-            self._runner.close(member.sequence)
+            live.close()
             raise
-        return Session(LiveContext(self._runner, self._inputs, member, record, tier, gate))
 
     def _reopen(self, record: TierRecord, sequence: Sequence) -> SessionTier:
         plan = self._plan_tier(record.max_bytes, record.format)
@@ -189,7 +193,8 @@ class Model:
 
     @indivisible
     def close(self) -> None:
-        """Give back pools and graphs; sessions still open fail with a ModelError afterwards.
+        """Give back pools, graphs and what sessions still hold, their tiers too; those still open
+        fail with a ModelError afterwards.
 
         Closing twice is fine.
         """

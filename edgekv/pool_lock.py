@@ -1,9 +1,10 @@
 """The lock of one pool, and the closing of what nobody holds any more.
 
 Owns: who holds what of the pool without having closed it.
-Guarantees: what was forgotten is closed by the next who uses the pool. Nothing of ours runs when
-    Python collects it, which may be in the middle of any statement, of one that changes the pool
-    too, in a thread that holds any other lock, and where an interrupt would go unseen.
+Guarantees: what was forgotten is closed by the next who uses the pool, all the rest with the pool.
+    Nothing of ours runs when Python collects it, which may be in the middle of any statement, of
+    one that changes the pool too, in a thread that holds any other lock, and where an interrupt
+    would go unseen.
 Does not know: what closing means.
 """
 
@@ -39,10 +40,17 @@ class PoolLock:
 
     def close_with(self, holder: object, close: Callable[[], None]) -> None:
         """Let ``close``, which must not refer to ``holder`` and may be called twice, be called once
-        nobody refers to ``holder``: under the lock, at the next use of the pool."""
+        nobody refers to ``holder``: under the lock, at the next use of the pool; or with the pool.
+        """
         reference = _Holder(holder, self._forgotten.append)
         reference.close = close
         self._holders.add(reference)
+
+    def close_all(self) -> None:
+        """Close what anybody holds still."""
+        with self:
+            while self._holders:
+                self._holders.pop().close()
 
     def __enter__(self) -> None:
         self._lock.acquire()

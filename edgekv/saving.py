@@ -87,6 +87,7 @@ def save_context(
     path = savable(path, "path")
     try:
         with replacing(path) as file, runner.lock:
+            runner.check_open()
             meta, sequence = _Meta(model, record), member.sequence
             if sequence.closed:
                 raise SessionError("this session is closed")
@@ -124,7 +125,8 @@ def restore_context(
     max_context_tokens: int,
     priority: int,
 ) -> tuple[Member, SessionRecord]:
-    """What ``save_context`` wrote, in pages of its own, as one of the pool's sessions.
+    """What ``save_context`` wrote, in pages of its own, as one of the pool's sessions. Nothing
+    of it can leave until its ``Session`` is there: its tier would not hear of it.
 
     Raises SessionFileError (damaged, another format or model), BudgetError (no room); the pool is
     as before then, but for frames that other sessions let go when a file turns out to be damaged.
@@ -155,7 +157,6 @@ def restore_context(
         except BaseException:
             runner.close(sequence)
             raise
-        member.busy = False
     return member, record
 
 

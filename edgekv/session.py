@@ -47,11 +47,12 @@ class Session:
         self._live = live
         self._intake = Intake(live)
         self._questions = Questions(live)
-        runner.lock.close_with(self, live.close)
-        if member.rule.needs_summaries:
-            with runner.lock:
+        runner.lock.close_with(self, live.give_back)
+        with runner.lock:
+            if member.rule.needs_summaries:
                 runner.cache.summaries.keep()
-        member.on_leaving = None if live.tier is None else partial(live.tier.store, runner)
+            member.on_leaving = None if live.tier is None else partial(live.tier.store, runner)
+            member.busy = False  # whatever leaves from here on is stored
 
     @classmethod
     def open(
@@ -81,6 +82,7 @@ class Session:
         )
         record = SessionRecord(retain, instructions, limits.reserve_tokens)
         with runner.lock:
+            runner.check_open()
             sequence = runner.cache.open()
             try:
                 found = sequence.find("system", content_of(start))
@@ -98,8 +100,8 @@ class Session:
             except BaseException:
                 sequence.close()
                 raise
-        record.tier = None if opened is None else opened.record
-        return cls(LiveContext(runner, inputs, member, record, opened, gate))
+            record.tier = None if opened is None else opened.record
+            return cls(LiveContext(runner, inputs, member, record, opened, gate))
 
     @indivisible
     def push(

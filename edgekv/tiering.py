@@ -214,13 +214,19 @@ def reopen_tier(
 ) -> SessionTier:
     """The tier of a restored session, measured. Where it is gone, the session goes on without, for
     a reason."""
+    with runner.lock:
+        state = sequence.export_state()
     try:
-        tier = Tier.reopen(Path(record.path), plan, record.session, sequence.export_state())
+        tier = Tier.reopen(Path(record.path), plan, record.session, state)
     except TierError as error:
         _log.warning("no frames will be stored or recalled: %s", error)
         return SessionTier(None, queries, str(error))
     reopened = SessionTier(tier, queries if runner.shows_queries else None, None)
-    reopened.measure(runner, inputs, sequence)
+    try:
+        reopened.measure(runner, inputs, sequence)
+    except BaseException:
+        reopened.close()
+        raise
     return reopened
 
 

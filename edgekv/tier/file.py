@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import struct
+import weakref
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -63,6 +64,9 @@ class TierFile:
     """An open tier file. ``buffer`` holds the record that is being written or was read last."""
 
     def __init__(self, path: Path, descriptor: int, header: TierHeader) -> None:
+        # Whoever forgets to close it must not keep others from the file for ever.
+        self._let_go = weakref.finalize(self, os.close, descriptor)
+        self._let_go.atexit = False
         self.path = path
         self.header = header
         self.next_number = 0  # of the next record; its slot is number % num_slots
@@ -106,10 +110,11 @@ class TierFile:
         path = Path(path)
         descriptor = _open_locked(path)
         try:
-            return cls(path, descriptor, _read_header(path, descriptor))
+            header = _read_header(path, descriptor)
         except BaseException:
             os.close(descriptor)
             raise
+        return cls(path, descriptor, header)
 
     def records(self) -> Iterator[int]:
         """Numbers of the intact records, slot by slot; each is in ``buffer`` when it is yielded.
@@ -158,9 +163,8 @@ class TierFile:
 
     def close(self) -> None:
         """Let go of the file and its lock. Closing twice is fine."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._descriptor = -1
+        self._let_go()
 
     def _offset(self, slot: int) -> int:
         return HEADER_BYTES + slot * self.header.record_bytes

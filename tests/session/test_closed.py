@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import edgekv
+from edgekv.tier.file import TierFile
 
 Picture = Callable[[int], NDArray[np.uint8]]
 PIXELS = np.zeros((8, 8, 3), np.uint8)
@@ -90,6 +91,8 @@ def test_a_closed_model_and_its_sessions_say_so(bundle_path: Path, tmp_path: Pat
     closed.close()
     model.close()
     model.close()
+    TierFile.open(tmp_path / "tier").close()  # nobody holds its lock
+    assert model.figures().counts.live == 0
     files = sorted(tmp_path.iterdir())
     for uses in OF_A_MODEL.values():
         for of_model in uses:
@@ -107,7 +110,6 @@ def test_a_closed_model_and_its_sessions_say_so(bundle_path: Path, tmp_path: Pat
     assert sorted(tmp_path.iterdir()) == files
     del unheard
     session.close()
-    assert model.figures().counts.live == 0
 
 
 @pytest.mark.parametrize("name", ["push", "say", "ask", "save", "fork", "stats"])

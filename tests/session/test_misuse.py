@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 import edgekv
 from edgekv import Frame, SamplingOptions
+from edgekv.drawing import Drawing
+from edgekv.executors.ort_cpu import OrtDecoder
 
 Picture = Callable[[int], NDArray[np.uint8]]
 
@@ -82,6 +85,38 @@ def test_an_answer_outlives_its_session(model: edgekv.Model, picture: Picture) -
         expected = session.ask("What do you see?").text
         pieces = session.ask_iter("What do you see?")
     assert "".join(pieces) == expected
+
+
+@pytest.mark.parametrize("use", [next, Drawing.close])
+def test_a_second_thread_neither_draws_nor_closes_an_answer(
+    model: edgekv.Model,
+    picture: Picture,
+    monkeypatch: pytest.MonkeyPatch,
+    use: Callable[[object], object],
+) -> None:
+    run, said = OrtDecoder.run, []
+
+    def use_it() -> None:
+        try:
+            use(pieces)
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+
+    def run_beside(*arguments: Any) -> NDArray[np.float32]:
+        other = threading.Thread(target=use_it, daemon=True)
+        other.start()
+        other.join(30)
+        assert not other.is_alive()
+        return run(*arguments)
+
+    with model.session() as session:
+        session.push(picture(0), 0.0)
+        expected = session.ask("What do you see?").text
+        pieces = session.ask_iter("What do you see?")
+        monkeypatch.setattr(OrtDecoder, "run", run_beside)
+        assert "".join(pieces) == expected
+    refused = "SessionError: another thread is drawing this answer; draw it from one thread"
+    assert set(said) == {refused}
 
 
 @pytest.mark.parametrize("name", ["", "newest", "WINDOW"])

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from edgekv.bundle import Bundle
 from edgekv.cache.retention import retention_rules
 from edgekv.demo.needles import NeedleStream, needle_streams
 from edgekv.errors import TierError
+from edgekv.executors.ort_cpu import OrtDecoder
 from edgekv.tier.file import HEADER_BYTES, TierFile
 from edgekv.tier.store import Tier
 from edgekv.tiering import TierStats
@@ -362,6 +364,39 @@ def test_a_copied_tier_is_the_same_tier(
     (tmp_path / "copy").replace(tmp_path / "a.tier")
     with model.restore(tmp_path / "a.session") as restored:
         assert tier_of(restored).num_frames == num_frames
+
+
+@pytest.mark.parametrize("rule", ["window", "novelty"])
+def test_no_frame_is_lost_while_others_push_during_a_restore(
+    bundle_path: Path,
+    picture: Picture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rule: str,
+) -> None:
+    with edgekv.load(bundle_path, kv_budget="900KiB", num_threads=1) as model:
+        with model.session(tier=tmp_path / "t", tier_limit="1MiB", retain=rule) as session:
+            push(session, picture, 0, 40)
+            session.save(tmp_path / "saved")
+        other, reopen = model.session(priority=5), Tier.reopen
+
+        def no_step(*_: object) -> None:
+            raise MemoryError
+
+        def reopen_late(*arguments: Any) -> Tier:
+            push(other, picture, 100, 10)
+            with monkeypatch.context() as broken:
+                broken.setattr(OrtDecoder, "run", no_step)
+                with pytest.raises(MemoryError):
+                    push(other, picture, 200, 1)
+            return reopen(*arguments)
+
+        monkeypatch.setattr(Tier, "reopen", reopen_late)
+        with model.restore(tmp_path / "saved") as restored:
+            push(other, picture, 300, 10)
+            in_context = len(restored.context_frames())
+            assert tier_of(restored).num_stored > 0
+            assert tier_of(restored).num_frames + in_context == 40
 
 
 def test_a_restore_whose_tier_breaks_takes_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -126,6 +127,14 @@ def test_only_one_writer(tmp_path: Path) -> None:
             again(tmp_path / "t")
     file.close()
     file.close()
+    create(tmp_path / "t").close()
+
+
+def test_a_file_that_was_forgotten_is_let_go(tmp_path: Path) -> None:
+    cycle: list[object] = [create(tmp_path / "t")]  # found by gc only
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
     create(tmp_path / "t").close()
 
 
