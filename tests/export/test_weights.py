@@ -125,7 +125,9 @@ def test_every_int4_product_is_fused(folders: dict[str, Path], tmp_path: Path) -
 def test_weights_are_written_once_for_all_pools(folders: dict[str, Path]) -> None:
     for folder in folders.values():
         assert sorted(path.name for path in folder.iterdir()) == [
+            "decoder.bfloat16-kv.onnx",
             "decoder.float16-kv.onnx",
+            "decoder.int8-kv.onnx",
             "decoder.onnx",
             "decoder.onnx.data",
         ]

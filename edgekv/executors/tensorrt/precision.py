@@ -89,6 +89,7 @@ def _dequantize_to(
     if maker.type != trt.LayerType.DEQUANTIZE or reshape is None:
         return False
     maker.__class__ = trt.IDequantizeLayer  # networks hand out plain layers
+    assert isinstance(maker, trt.IDequantizeLayer)
     scale = network.add_cast(maker.get_input(1), dtype).get_output(0)
     again = network.add_dequantize(maker.get_input(0), scale, dtype)
     again.axis = maker.axis
