@@ -37,7 +37,7 @@ OF_A_SESSION: dict[str, list[Callable[[edgekv.Session, Path], object]]] = {
     "context_frames": [lambda s, _: s.context_frames()],
     "stats": [lambda s, _: s.stats()],
 }
-STILL_KNOWN = {"retain", "instructions", "last_time_s"}  # of a closed session
+STILL_KNOWN = {"retain", "instructions", "tier", "last_time_s"}  # of a closed session
 OF_A_MODEL: dict[str, list[Callable[[edgekv.Model, Path], object]]] = {
     "session": [
         lambda m, _: m.session(),
@@ -77,7 +77,8 @@ def test_a_closed_session_says_so(model: edgekv.Model, tmp_path: Path, name: str
         with pytest.raises(edgekv.SessionError, match=r"^this session is closed$"):
             use(session, tmp_path)
     session.close()
-    assert (session.retain, session.instructions, session.last_time_s) == ("window", "Watch.", 3.0)
+    assert (session.retain, session.instructions, session.tier) == ("window", "Watch.", None)
+    assert session.last_time_s == 3.0
     assert model.figures().counts == before.counts
     assert not list(tmp_path.iterdir())
 
