@@ -140,8 +140,11 @@ class Members:
     def shares(self) -> dict[Member, int]:
         """Pages that each session may hold when all want more than there is."""
         members = self.members
+        # A share counts a pinned start as its session's own, the pool holds a shared one once.
+        num_starts = sum(member.limits.start_pages for member in members)
+        num_twice = max(num_starts - _pinned_pages(members), 0)
         shares = fair_shares(
-            self.cache.counts.num_pages - self.reserve_pages,
+            self.cache.counts.num_pages - self.reserve_pages + num_twice,
             floors=[member.limits.floor_pages for member in members],
             most=[member.limits.most_pages for member in members],
             priorities=[member.priority for member in members],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import example, given
@@ -95,6 +95,19 @@ def test_equals_end_up_with_equal_shares_whoever_came_first() -> None:
     second.sequence.close()
     pool.push(first, 20)
     assert pool.pages(first)[0] >= 19, "what the other had is not used again"
+
+
+def test_a_start_that_all_share_is_counted_once() -> None:
+    pool = Pool(34)
+    first = pool.open()
+    members = [first]
+    for _ in range(9):
+        members.append(replace(first, sequence=first.sequence.fork(), record=Record()))
+        pool.sharing.join(members[-1])
+    for _ in range(8):
+        for member in members:
+            pool.push(member)
+    assert {num_frames(member.sequence) for member in members} == {3}  # 34 - 3 - 1, among 10
 
 
 def test_the_higher_priority_takes_all_but_the_floor_and_keeps_it() -> None:
