@@ -151,11 +151,11 @@ class OrtCudaDecoder:
     def read_pages(
         self, pages: NDArray[np.int32], layers: slice = slice(None)
     ) -> NDArray[np.generic]:
-        """Contents of pages, (num_layers, 2, n, Hk, S, D)."""
+        """Contents of pages, (num_layers, 2, n, Hk, S, W), as ``edgekv.contents``."""
         return self._pools.read_pages(pages, layers)
 
     def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
-        """Put contents (num_layers, 2, n, Hk, S, D) into pages."""
+        """Put contents (num_layers, 2, n, Hk, S, W), as ``edgekv.contents`` into pages."""
         self._pools.write_pages(pages, contents)
 
     def close(self) -> None:
