@@ -13,7 +13,7 @@ Does not know: what operations do. Other threads need nothing of this: Python ru
 
 from __future__ import annotations
 
-# The wrappers in ``signal`` try to make an enum of every handler: 17 µs where these take 0.1.
+# The wrappers in ``signal`` try to make an enum of every handler: 3 µs where these take 0.02.
 import _signal  # type: ignore[import-not-found]
 import os
 import signal
