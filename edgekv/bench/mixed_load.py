@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.bench.rivals import FirstFit
-from edgekv.cache import Append, CacheCounters, PageCache, Sequence
+from edgekv.cache import Append, CacheObserver, PageCache, Sequence
 from edgekv.config import KVGeometry
 from edgekv.types import SegmentKind
 
@@ -46,11 +46,10 @@ class Context:
         return SYSTEM_TOKENS + self.num_frames * FRAME_TOKENS + self.extra_tokens
 
 
-class _Timed(CacheCounters):
+class _Timed(CacheObserver):
     """Hears what each allocation of pages took."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.times_ns: list[int] = []
 
     def planned(self, append: Append, allocation_ns: int) -> None:

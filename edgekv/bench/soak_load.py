@@ -18,7 +18,7 @@ from time import perf_counter
 import numpy as np
 
 from edgekv.bench.drawn_model import DrawnPictures
-from edgekv.cache import Append, CacheCounters, PageCache, Step
+from edgekv.cache import Append, CacheObserver, PageCache, Step
 from edgekv.cache.invariants import check, check_states
 from edgekv.cache.retention import retention_rules
 from edgekv.errors import BudgetError, ContextError, OutOfPagesError
@@ -32,22 +32,19 @@ _QUESTIONS = ("What do you see?", "Is there a red circle?", "How many squares ar
 _SHORT = SamplingOptions(max_new_tokens=6)
 
 
-class PageAudit(CacheCounters):
+class PageAudit(CacheObserver):
     """Checks every page's state at each step, and notes how long pages took to get."""
 
     def __init__(self, cache: PageCache) -> None:
-        super().__init__()
         self._cache = cache
         self.num_checks = 0
         self.allocation = LatencyRecord()
         cache.observe(self)
 
-    def planned(self, append: Append, allocation_ns: int) -> None:
-        super().planned(append, allocation_ns)
+    def planned(self, append: Append, allocation_ns: int) -> None:  # noqa: ARG002
         self.allocation.add(allocation_ns / 1e9)
 
-    def stepped(self, step: Step) -> None:
-        super().stepped(step)
+    def stepped(self, step: Step) -> None:  # noqa: ARG002
         check_states(self._cache.allocator.snapshot())
         self.num_checks += 1
 

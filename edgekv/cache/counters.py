@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.observer import Removal, Reserving, Sharing
+from edgekv.cache.observer import CacheObserver, Removal
 
 if TYPE_CHECKING:
     from edgekv.cache.append import Append
-    from edgekv.cache.segments import SegmentTable
     from edgekv.cache.sequence import Sequence
     from edgekv.cache.step import Step
 
@@ -26,8 +25,9 @@ if TYPE_CHECKING:
 ALLOCATION_BUCKETS_US = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 10000.0)
 
 
-class CacheCounters:
-    """A ``CacheObserver`` that counts."""
+class CacheCounters(CacheObserver):
+    """Counts. What is not counted here: choices, as what leaves is counted when it leaves; sharing,
+    as the index counts what it finds; reserves, as pages count when an append draws them."""
 
     def __init__(self) -> None:
         self.num_opened = 0  # sequences, forks not counted
@@ -72,21 +72,5 @@ class CacheCounters:
         if how == "drop":
             self.dropped_segments[rule or "caller"] += segment_ids.size
 
-    def chose(
-        self,
-        sequence: Sequence,
-        rule: str,
-        offer: SegmentTable,
-        num_pages: int,
-        segment_ids: NDArray[np.int64],
-    ) -> None:
-        """Nothing: what leaves is counted when it leaves."""
-
     def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:  # noqa: ARG002
         self.inserted_segments += segment_ids.size
-
-    def shared(self, how: Sharing, sequence: Sequence | None, pages: NDArray[np.int32]) -> None:
-        """Nothing: the index counts what it finds."""
-
-    def reserved(self, how: Reserving, sequence: Sequence, pages: NDArray[np.int32]) -> None:
-        """Nothing: pages count as allocated when an append draws them."""

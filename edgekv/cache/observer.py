@@ -1,6 +1,6 @@
 """Who is told what a cache does, after it was done.
 
-Owns: the protocol, and how several are told.
+Owns: what there is to hear, and how several are told.
 Guarantees: calls come in the order of what happened, each when the cache is whole again; an
     operation that was refused is not reported, since it changed nothing.
 Does not know: what observers do with it, files, clocks. An observer must not change the cache.
@@ -28,31 +28,27 @@ Purpose = Literal["context", "question", "safeguard", "probe"]
 InputChange = Literal["reserved", "published", "found", "let go", "given up", "withdrawn"]
 
 
-class CacheObserver(Protocol):
-    """Told of every change; exists so that the cache can be logged without knowing of logs."""
+class CacheObserver:
+    """Told of every change; exists so that the cache can be logged without knowing of logs. Who
+    inherits from it overrides what it wants to hear."""
 
     def opened(self, sequence: Sequence, parent: Sequence | None) -> None:
         """A sequence was opened, or forked from ``parent``. It may hold pages already."""
-        ...
 
     def planned(self, append: Append, allocation_ns: int) -> None:
         """An append has its pages; taking them took ``allocation_ns`` nanoseconds."""
-        ...
 
     def stepped(self, step: Step) -> None:
         """A step was begun or, ``step.ended``, has ended; what it decides is settled next."""
-        ...
 
     def settled(self, append: Append) -> None:
         """An append was committed or aborted: ``append.state``."""
-        ...
 
     def removed(
         self, sequence: Sequence, how: Removal, segment_ids: NDArray[np.int64], rule: str
     ) -> None:
         """Tokens left: ``segment_ids`` (k,) of a drop, chosen by ``rule``; the tokens behind
         ``sequence.num_tokens`` of a truncation; or all, with the sequence."""
-        ...
 
     def chose(
         self,
@@ -64,21 +60,17 @@ class CacheObserver(Protocol):
     ) -> None:
         """``rule`` was asked which of ``offer`` to drop for ``num_pages``: ``segment_ids`` (k,).
         Nothing has left, and what was planned may still come to nothing."""
-        ...
 
     def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:
         """Dropped segments (k,) came back, each to its old place, in pages of their own."""
-        ...
 
     def shared(self, how: Sharing, sequence: Sequence | None, pages: NDArray[np.int32]) -> None:
         """``pages`` (n,) can be found from now on, and are the last segment of ``sequence``; were
         found and are its last segment now; or were given up, and no sequence is named."""
-        ...
 
     def reserved(self, how: Reserving, sequence: Sequence, pages: NDArray[np.int32]) -> None:
         """``pages`` (n,) are held for appends of ``sequence`` from now on, or were given back
         undrawn. A sequence that closes gives back what it has reserved without a word."""
-        ...
 
 
 class InputObserver(Protocol):
@@ -91,7 +83,7 @@ class InputObserver(Protocol):
         ...
 
 
-class Observers:
+class Observers(CacheObserver):
     """Tells several, one after another."""
 
     def __init__(self, observers: tuple[CacheObserver, ...]) -> None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from edgekv.atomic_file import holds_something_else
 from edgekv.cache import (
     Append,
+    CacheObserver,
     CrossInput,
     InputChange,
     PageCache,
@@ -68,7 +69,7 @@ def check_limit(max_bytes: int) -> None:
         )
 
 
-class TraceWriter:
+class TraceWriter(CacheObserver):
     """Observes ``cache`` and its cross cache, and logs both from now on, until ``close``."""
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekv.cache import CacheCounters, PageCache, Sequence, check
+from edgekv.cache import CacheObserver, PageCache, Sequence, check
 from edgekv.errors import CacheError, ContextError, OutOfPagesError
 from tests.cache.compare import assert_same
 from tests.cache.helpers import PAGE_SIZE, add, frames, make_cache
@@ -194,9 +194,8 @@ def test_only_an_idle_and_open_sequence_reserves() -> None:
 
 
 def test_observers_are_told_and_a_page_counts_as_allocated_once_it_is_drawn() -> None:
-    class Listener(CacheCounters):
+    class Listener(CacheObserver):
         def __init__(self) -> None:
-            super().__init__()
             self.heard: list[tuple[str, int, list[int]]] = []
 
         def reserved(self, how: str, sequence: Sequence, pages: np.ndarray) -> None:  # type: ignore[override]

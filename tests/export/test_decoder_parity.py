@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,7 @@ class Case:
 
     def decoder(self, dtype: str = "float32") -> PagedDecoder:
         name = "decoder.onnx" if dtype == "float32" else f"decoder.{dtype}-kv.onnx"
-        geometry = self.traced.geometry
-        geometry = type(geometry)(**{**_asdict(geometry), "dtype": dtype})
-        return PagedDecoder(self.folder / name, geometry)
-
-
-def _asdict(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+        return PagedDecoder(self.folder / name, replace(self.traced.geometry, dtype=dtype))
 
 
 @pytest.fixture(scope="module", params=TEXT_MODELS)
