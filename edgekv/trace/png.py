@@ -10,11 +10,12 @@ from io import BytesIO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from edgekv.trace.axis import axis_ticks, microseconds
 from edgekv.trace.bars import CONTEXT, FORK, PROBE, QUESTION
 from edgekv.trace.events import ANSWER, FRAME
+from edgekv.trace.indexed import indexed
 from edgekv.trace.labels import COLOURS
 from edgekv.trace.lives import CACHED, PROBED
 from edgekv.trace.page_map import PageMap
@@ -97,7 +98,8 @@ class _Picture:
 
     def encoded(self) -> bytes:
         out = BytesIO()
-        self._image.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(
+        named = [ImageColor.getrgb(c) if isinstance(c, str) else c for c in _LEGEND.values()]
+        indexed(np.asarray(self._image), [colour[:3] for colour in named]).save(
             out, "PNG", optimize=True
         )
         return out.getvalue()
