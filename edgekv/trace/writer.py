@@ -14,6 +14,7 @@ import logging
 import os
 import time
 from pathlib import Path
+from time import perf_counter_ns
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +89,7 @@ class TraceWriter(CacheObserver):
         self._cache = cache
         self._evidence = Evidence()
         self._log = LogFile(self.path, max_bytes)
-        self._began_ns = time.perf_counter_ns()
+        self._began_ns = perf_counter_ns()
         self._began_unix_s = time.time()
         self._run = os.urandom(8).hex()
         self._part = 0
@@ -242,7 +243,7 @@ class TraceWriter(CacheObserver):
     # -- writing ----------------------------------------------------------------------------------
 
     def _now(self) -> int:
-        return (time.perf_counter_ns() - self._began_ns) // 1000
+        return (perf_counter_ns() - self._began_ns) // 1000
 
     def _start(self) -> None:
         """Begin a part: its header, and what the cache holds."""
