@@ -56,8 +56,8 @@ def stream_clock(timeline: Timeline) -> StreamClock:
 
     Several streams in one pool, each with a time of its own, have no common stream time.
     """
-    us = np.asarray(timeline.frames_us, np.float64)
-    seconds = np.asarray(timeline.frames_s, np.float64)
+    us = np.asarray(timeline.frames.at_us, np.float64)
+    seconds = np.asarray(timeline.frames.stream_s, np.float64)
     if us.size >= 2 and seconds[-1] > seconds[0] and bool((np.diff(seconds) >= 0).all()):
         # The last frame lasts as long as frames usually do: questions after it need room.
         last_s = seconds[-1] + float(np.median(np.diff(seconds)))

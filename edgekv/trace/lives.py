@@ -80,6 +80,8 @@ class SequenceLife:
     closed_us: int = -1
     num_appends: int = 0  # that were committed
     num_answer_tokens: int = 0
+    num_frames: int = 0  # that came in
+    num_recalled: int = 0  # that came back
     first_frame_us: int = -1  # when frames came in, -1 = none did
     last_frame_us: int = -1
 

@@ -38,6 +38,7 @@ from edgekv.trace.events import (
     Taken,
     Truncated,
 )
+from edgekv.trace.frames import Frames
 from edgekv.trace.holders import Holders
 from edgekv.trace.input_lives import InputLives
 from edgekv.trace.lives import (
@@ -71,11 +72,7 @@ class Timeline:
         self.inputs = None
         if header.cross is not None:
             self.inputs = InputLives(header.cross, header.num_cross_pages)
-        self.num_frames = 0  # that came in
-        self.num_frames_before = 0  # that were there when the log began, or were restored
-        self.num_recalled = 0  # frames that came back to a context that had let them go
-        self.frames_us, self.frames_s = array("q"), array("d")  # frames' stream times
-        self.most_frames = 0  # that one sequence held
+        self.frames = Frames()
         self.end_us = header.part_us
         self.begin_us = header.part_us
         self._contexts: dict[int, Context] = {}
@@ -145,7 +142,7 @@ class Timeline:
             life = holders.life(held.pages[0]) if holders.is_held(held.pages[0]) else -1
             if life < 0:
                 life = self._life_of(held, held.kind, event.sequence, event.at_us)
-                self.num_frames_before += held.kind == FRAME
+                self.frames.num_before += held.kind == FRAME
             for page, valid in zip(held.pages, held.valid, strict=True):
                 if holders.is_held(page):
                     holders.share(page)
@@ -155,7 +152,7 @@ class Timeline:
             context.segments.append(Segment(held.id, life, held.pages))
         self._contexts[event.sequence] = context
         context.num_frames = self._frames(context.segments)
-        self.most_frames = max(self.most_frames, context.num_frames)
+        self.frames.held(context)
 
     def _insert(self, event: Inserted) -> None:
         context = self._contexts[event.sequence]
@@ -168,8 +165,7 @@ class Timeline:
             context.segments.append(Segment(held.id, life, held.pages))
         context.segments.sort(key=lambda segment: segment.id)
         num_frames = sum(held.kind == FRAME for held in event.segments)
-        context.num_frames += num_frames
-        self.num_recalled += num_frames
+        self.frames.came_back(self.sequences[event.sequence], context, num_frames)
 
     def _life_of(self, held: HeldSegment, kind: int, sequence: int, now: int) -> int:
         """A new segment whose tokens are there at once."""
@@ -233,7 +229,7 @@ class Timeline:
         if plan.kind == ANSWER:
             sequence.num_answer_tokens += plan.num_tokens
         elif plan.kind == FRAME and not plan.extend and not sequence.is_probe:
-            self._note_frame(sequence, context, plan.at_us, plan.time_s)
+            self.frames.came(sequence, context, plan.at_us, plan.time_s)
 
     def _find(self, event: Taken) -> None:
         context, first = self._contexts[event.sequence], event.pages[0]
@@ -258,7 +254,7 @@ class Timeline:
         sequence = self.sequences[event.sequence]
         sequence.num_appends += 1
         if event.kind == FRAME:
-            self._note_frame(sequence, context, event.at_us, event.time_s)
+            self.frames.came(sequence, context, event.at_us, event.time_s)
 
     def _keep(self, event: Kept) -> None:
         self.holders.keep(event.pages, event.at_us)
@@ -269,19 +265,6 @@ class Timeline:
         if self.inputs is None:
             raise ValueError("an input of cross-attention, and the model has none")
         self.inputs.feed(event)
-
-    def _note_frame(
-        self, sequence: SequenceLife, context: Context, at_us: int, time_s: float
-    ) -> None:
-        self.num_frames += 1
-        if sequence.first_frame_us < 0:
-            sequence.first_frame_us = at_us
-        sequence.last_frame_us = at_us
-        context.num_frames += 1
-        self.most_frames = max(self.most_frames, context.num_frames)
-        if time_s == time_s:
-            self.frames_us.append(at_us)
-            self.frames_s.append(time_s)
 
     # -- leaving ----------------------------------------------------------------------------------
 

@@ -82,14 +82,14 @@ def _story(view: View, counts: _Counts) -> Iterator[str]:
     yield _came_in(view, counts)
     if counts.evicted:
         yield (
-            f"No context held more than {_many(timeline.most_frames, 'frame')}; "
+            f"No context held more than {_many(timeline.frames.most, 'frame')}; "
             f"{counts.evicted:,} left again in {_many(counts.batches, 'batch', 'batches')}, "
             f"chosen by {_chosen_by(counts.rules)}."
         )
-    elif timeline.num_frames:
+    elif timeline.frames.num:
         yield (
             "Nothing was evicted: no context held more than "
-            f"{_many(timeline.most_frames, 'frame')}."
+            f"{_many(timeline.frames.most, 'frame')}."
         )
     if counts.questions:
         yield (
@@ -97,8 +97,8 @@ def _story(view: View, counts: _Counts) -> Iterator[str]:
             "each on a fork that shared the context’s pages; "
             f"all answers together have {_many(counts.answer_tokens, 'token')}."
         )
-    if timeline.num_recalled:
-        back = _many(timeline.num_recalled, "recalled frame")
+    if timeline.frames.num_recalled:
+        back = _many(timeline.frames.num_recalled, "recalled frame")
         yield f"{back}: they had left, and came back from a tier for questions."
     if num_found := timeline.lookups.num_found:
         found = f"{_many(num_found, 'segment')} {_was(num_found)}"
@@ -125,9 +125,9 @@ def _came_in(view: View, counts: _Counts) -> str:
         where = f" to {_many(counts.contexts, 'context')}"
         where += f" and {_many(counts.forks, 'fork')}" if counts.forks else ""
     before = ""
-    if timeline.num_frames_before:
-        before = f"; {_many(timeline.num_frames_before, 'frame')} had been there before"
-    return f"{_many(timeline.num_frames, 'frame')} came in{where} {length}{before}."
+    if timeline.frames.num_before:
+        before = f"; {_many(timeline.frames.num_before, 'frame')} had been there before"
+    return f"{_many(timeline.frames.num, 'frame')} came in{where} {length}{before}."
 
 
 def _chosen_by(rules: tuple[str, ...]) -> str:
@@ -147,14 +147,14 @@ def _inputs(inputs: InputLives) -> str:
 def _figures(log: TraceLog, timeline: Timeline, counts: _Counts) -> Iterator[tuple[str, str]]:
     took = np.asarray(timeline.allocation_us, np.float64)
     p50, p99 = np.percentile(took, (50, 99)) if took.size else (0.0, 0.0)
-    yield "frames", f"{timeline.num_frames:,}"
+    yield "frames", f"{timeline.frames.num:,}"
     yield "evicted frames", f"{counts.evicted:,}"
-    if timeline.num_recalled:
-        yield "recalled frames", f"{timeline.num_recalled:,}"
+    if timeline.frames.num_recalled:
+        yield "recalled frames", f"{timeline.frames.num_recalled:,}"
     yield "questions", f"{counts.questions:,}"
     if counts.probes:
         yield "tier probes", f"{counts.probes:,}"
-    yield "window, frames", f"{timeline.most_frames:,}"
+    yield "window, frames", f"{timeline.frames.most:,}"
     yield "peak pages", f"{timeline.levels.peak:,} of {timeline.num_pages:,}"
     yield "pool", format_bytes(timeline.num_pages * log.header.geometry.page_bytes)
     yield "contexts + forks", f"{counts.contexts:,} + {counts.forks:,}"
@@ -166,7 +166,7 @@ def _figures(log: TraceLog, timeline: Timeline, counts: _Counts) -> Iterator[tup
 
 
 def _notes(log: TraceLog, view: View, counts: _Counts) -> list[str]:
-    geometry, num_frames = log.header.geometry, view.timeline.num_frames
+    geometry, num_frames = log.header.geometry, view.timeline.frames.num
     per_frame = f", {log.num_bytes / num_frames:.0f} bytes a frame" if num_frames else ""
     notes = [
         f"Each row is a page of {geometry.page_size} tokens "

@@ -123,6 +123,6 @@ def test_a_log_without_its_beginning_is_drawn_but_not_replayed(tmp_path: Path) -
     with pytest.raises(TraceError, match="has pages from before the log"):
         replay(read_log(tmp_path / "t"))
     timeline = build_timeline(read_log(tmp_path / "t"))
-    assert timeline.most_frames == 20
+    assert timeline.frames.most == 20
     assert timeline.levels.free[-1] == timeline.num_pages
     assert timeline.levels.tokens[-1] == 0

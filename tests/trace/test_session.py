@@ -33,14 +33,14 @@ def test_a_model_logs_its_sessions(bundle_path: Path, picture: Picture, tmp_path
     result = replay(read_log(path))
     assert result.difference is None
     timeline = build_timeline(read_log(path))
-    assert list(timeline.frames_s) == [k / 4 for k in range(40)]
+    assert list(timeline.frames.stream_s) == [k / 4 for k in range(40)]
     assert sum(drop.num_frames for drop in timeline.drops) == stats.num_evicted_frames > 0
     assert {drop.rule for drop in timeline.drops} == {"window"}
     assert sum(life.is_question for life in timeline.sequences.values()) == 1
     assert timeline.levels.peak == stats.pages_peak
     assert timeline.levels.free[-1] == stats.pages_free
     begun_later = build_timeline(read_log(later))
-    assert list(begun_later.frames_s) == [10.0]
+    assert list(begun_later.frames.stream_s) == [10.0]
     left = begun_later.levels.free[-1] + begun_later.levels.cached[-1]
     assert left == stats.num_pages, "the session was closed and gave all back"
 
@@ -71,8 +71,8 @@ def test_a_log_goes_on_when_another_cannot_begin(
                 model.trace(wrong, limit=limit)
         session.push(picture(0), 0.0)
         model.trace(None)
-        assert len(build_timeline(read_log(path)).frames_s) == 4
+        assert len(build_timeline(read_log(path)).frames.stream_s) == 4
         model.trace(path)  # in the same file: begun anew
         session.push(picture(1), 1.0)
         model.trace(None)
-        assert list(build_timeline(read_log(path)).frames_s) == [1.0]
+        assert list(build_timeline(read_log(path)).frames.stream_s) == [1.0]

@@ -44,8 +44,8 @@ def log(bundle_path: Path, picture: Picture, tmp_path: Path) -> TraceLog:
 
 def test_probes_and_recalls_are_neither_frames_nor_questions(log: TraceLog) -> None:
     timeline = build_timeline(log)
-    assert timeline.num_frames == NUM_FRAMES
-    assert list(timeline.frames_s) == [k / 2 for k in range(NUM_FRAMES)]
+    assert timeline.frames.num == NUM_FRAMES
+    assert list(timeline.frames.stream_s) == [k / 2 for k in range(NUM_FRAMES)]
     sequences = timeline.sequences.values()
     assert sum(life.is_question for life in sequences) == 3
     assert sum(life.is_probe for life in sequences) == 1 + 2, "measured once, ranked twice"
@@ -59,7 +59,7 @@ def test_the_picture_says_so(log: TraceLog) -> None:
     figures = dict(words.figures)
     assert figures["frames"] == str(NUM_FRAMES)
     assert (figures["questions"], figures["tier probes"]) == ("3", "3")
-    assert figures["recalled frames"] == str(view.timeline.num_recalled) != "0"
+    assert figures["recalled frames"] == str(view.timeline.frames.num_recalled) != "0"
     assert f"{figures['recalled frames']} recalled frames" in words.story
     assert view.clock.is_stream, "a tier's own frames have no place in the stream"
     assert [name for name, _ in words.legend if name in ("recalled", "probed")] == [
