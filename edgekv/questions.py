@@ -48,7 +48,7 @@ class Questions:
         if not isinstance(options, SamplingOptions):
             raise ValueError(f"options must be SamplingOptions, got a {type(options).__name__}")
         began_s = time.perf_counter()
-        fork, ids, num_new = self._fork_for(prompt, options.max_new_tokens, recall)
+        fork, ids, asked = self._fork_for(prompt, options.max_new_tokens, recall)
         tokens = draw_answer(
             self._runner,
             fork,
@@ -57,8 +57,9 @@ class Questions:
             prompt_ids=ids,
             prompt_weight=1 / len(ids) if self._live.member.rule.needs_heat else 0.0,
             end_ids=self._inputs.end_ids,
-            options=replace(options, max_new_tokens=num_new),
+            options=replace(options, max_new_tokens=asked.num_new),
             began_s=began_s,
+            recalled_frames=asked.recalled_frames,
         )
         drawing = Drawing(self._runner, fork, tokens)
         drawing.begin()
@@ -66,9 +67,9 @@ class Questions:
 
     def _fork_for(
         self, prompt: str, num_wanted: int, recall: Recalling
-    ) -> tuple[Sequence, list[int], int]:
+    ) -> tuple[Sequence, list[int], Asked]:
         """A fork that has reserved the pages of a prompt and an answer: what is left to prefill of
-        the prompt, and how many tokens the answer may have, at least one.
+        the prompt, and how many tokens the answer may have, at least one, after which frames.
 
         A fork may let go frames of its own to fit what comes; they stay in the live context.
         """
@@ -93,7 +94,7 @@ class Questions:
                 fork.close()
                 raise
             live.record.num_questions += 1
-        return fork, rest, num_new
+        return fork, rest, replace(asked, num_new=num_new)
 
     def _fit(self, fork: Sequence, ids: list[int], num_wanted: int, recall: Recalling) -> Asked:
         """Make a question fit its fork and the pool, recalled frames included."""

@@ -33,7 +33,7 @@ class Asked:
 
     num_new: int  # tokens the answer may have
     num_prefilled: int = 0  # of the prompt
-    num_recalled: int = 0  # frames that came back
+    recalled_frames: tuple[int, ...] = ()  # numbers of those that came back, oldest first
     reading_s: float = 0.0  # that the disk took for them
     waiting_s: float = 0.0  # of it, that the question waited
 
@@ -122,7 +122,8 @@ def bring_back(
     if frames:
         pages = fork.insert(state_of(frames, page_size, fork.next_segment_id))
         runner.write_pages(pages, np.concatenate([frame.pages for frame in frames]))
-    return Asked(asked.num_new, half, len(frames), reading.seconds, waiting_s)
+    indices = tuple(int(frame.row["index"]) for frame in frames)
+    return Asked(asked.num_new, half, indices, reading.seconds, waiting_s)
 
 
 def looks_for(

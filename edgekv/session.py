@@ -146,8 +146,8 @@ class Session:
         """Answer a question about the context as it is now. The stream is not disturbed.
 
         ``recall="auto"`` brings frames that have left and that the question is about back from the
-        session's tier, for this answer only. Without a tier, or where ``stats().tier.recall_off``
-        says why not, it does nothing.
+        session's tier, for this answer only; ``Answer.recalled_frames`` says which. Without a tier,
+        or where ``stats().tier.recall_off`` says why not, it does nothing.
 
         Raises ContextError when the prompt does not fit the context, OutOfPagesError when the pool
         has no room for it, SessionError when the session is closed.

@@ -134,7 +134,7 @@ class SessionTier:
             prompt=prompt,
             num_wanted=num_wanted,
         )
-        self.num_recalled += asked.num_recalled
+        self.num_recalled += len(asked.recalled_frames)
         self._reading_s += asked.reading_s
         self._waiting_s += asked.waiting_s
         return asked

@@ -80,3 +80,4 @@ class Answer:
     ttft_s: float  # seconds to first token
     tokens_per_s: float  # decode speed after the first token, 0.0 when there was only one
     finish_reason: FinishReason
+    recalled_frames: tuple[int, ...] = ()  # numbers of frames that came back for it, oldest first

@@ -61,10 +61,15 @@ def watched(model: edgekv.Model, needle: NeedleStream, tmp_path: Path) -> Iterat
 def test_what_left_is_found_again(watched: edgekv.Session, needle: NeedleStream) -> None:
     about_needle, about_stranger = needle.about_needle()
     assert not np.isin(needle.sightings, watched.context_frames()).any()
-    assert watched.ask(about_needle.text, OPTIONS).text.strip() == "no"
+    without = watched.ask(about_needle.text, OPTIONS)
+    assert (without.text.strip(), without.recalled_frames) == ("no", ())
     assert tier_of(watched).num_recalled == 0
-    assert watched.ask(about_needle.text, OPTIONS, recall="auto").text.strip() == "yes"
-    assert tier_of(watched).num_recalled > 0
+    answer = watched.ask(about_needle.text, OPTIONS, recall="auto")
+    assert answer.text.strip() == "yes"
+    assert tier_of(watched).num_recalled == len(answer.recalled_frames) > 0
+    assert set(answer.recalled_frames) & set(needle.sightings)
+    assert list(answer.recalled_frames) == sorted(set(answer.recalled_frames))
+    assert not np.isin(answer.recalled_frames, watched.context_frames()).any()
     assert watched.ask(about_stranger.text, OPTIONS, recall="auto").text.strip() == "no"
     pieces = "".join(watched.ask_iter(about_needle.text, OPTIONS, recall="auto"))
     assert pieces.strip() == "yes"
@@ -91,6 +96,7 @@ def test_recall_changes_the_answer_in_no_other_way(
     with model.session(tier=tmp_path / "a.tier", tier_limit="1MiB") as session:
         push(session, picture, 0, 5)
         assert (session.logits(QUESTION, recall="auto") == session.logits(QUESTION)).all()
+        assert session.ask(QUESTION, OPTIONS, recall="auto").recalled_frames == ()
 
 
 @pytest.mark.parametrize("rule", retention_rules())
