@@ -1,9 +1,9 @@
 """The loop over a source: push every frame, ask when a question is due, report what happened.
 
 Owns: when questions are asked and the session is saved, and the figures of a run. Guarantees:
-constant memory however long the source runs; the summary comes last, also when the run is stopped;
-a source that begins at 0 s goes on where the session's time stood. Does not know how events are
-shown, nor where frames come from.
+constant memory however long the source runs; the summary comes last, whatever ends the run, and
+what went wrong is raised after it; a source that begins at 0 s goes on where the session's time
+stood. Does not know how events are shown, nor where frames come from.
 """
 
 from __future__ import annotations
@@ -178,16 +178,22 @@ class StreamRun:
         self.save_error: EdgeKVError | None = None  # why the last save failed
 
     def events(self) -> Generator[StreamEvent, None, None]:
-        """Everything that happens, the summary last. The session is saved whatever ends it."""
+        """Everything that happens, the summary last; then an error that ended the run is raised.
+        The session is saved whatever ends it."""
+        failure: Exception | None = None
         try:
             stats = self._session.stats()
             if stats.num_frames:
                 yield NoticeEvent("restored", self._session.last_time_s, stats.num_context_frames)
             yield from self._watch()
+        except Exception as error:
+            failure = error
         finally:
             notices = self._save()
         yield from notices
         yield self.summary()
+        if failure is not None:
+            raise failure
 
     def _watch(self) -> Iterator[StreamEvent]:
         for source_frame in self._source:

@@ -58,6 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
         where = error.ctx.command_path if error.ctx else "edgekv"
         code = _fail(f"{where}: {error.format_message()}", 2)
     except click.ClickException as error:
+        _drop_stdout()
         code = _fail(f"edgekv: {error.format_message()}", 1)
     except (EdgeKVError, ValueError) as error:
         code = _fail(f"edgekv: {error}", 1)
@@ -67,9 +68,6 @@ def main(arguments: list[str] | None = None) -> None:
         if not _comes_of_ctrl_c(error):
             raise
         code = 130
-    except BrokenPipeError:
-        _drop_stdout()
-        code = 1
     except OSError as error:
         _drop_stdout()
         name = f"{str(error.filename)[:200]}: " if error.filename is not None else ""

@@ -1,16 +1,19 @@
 """How a run looks: text with a live line for people, one JSON object a line for programs.
 
 Guarantees: with jsonl, stdout carries JSON lines only and the summary is the last; every line is
-flushed as it happens.
+flushed as it happens; what stdout does not take is an error that names it.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol
 
+import click
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -39,14 +42,25 @@ class Output(Protocol):
     ) -> None: ...
 
 
+@contextmanager
+def _naming_stdout() -> Iterator[None]:
+    """Lets an error of writing say where to. click would hide it where the reader has gone away,
+    which is right for a table piped into ``head``; a stream that ends needs its reason."""
+    try:
+        yield
+    except OSError as error:
+        raise click.ClickException(f"stdout: {error.strerror}") from None
+
+
 class JsonlOutput:
     """One JSON object a line."""
 
+    @_naming_stdout()
     def show(self, event: StreamEvent) -> None:
         """Write the event, unless it is the routine of a frame taken in."""
         if not isinstance(event, FrameEvent):
             if sys.stdout is None:
-                raise BrokenPipeError  # closed by whoever started the program
+                raise click.ClickException("stdout: closed by whoever started edgekv")
             # A character that stdout cannot encode is written as JSON escapes it.
             sys.stdout.write(_json_line(as_json(event), sys.stdout.encoding))
             sys.stdout.flush()
@@ -81,6 +95,7 @@ def as_json(event: AnswerEvent | NoticeEvent | Summary) -> dict[str, object]:
             "num_tokens": len(answer.token_ids),
             "tokens_per_s": round(answer.tokens_per_s, 1) if answer.tokens_per_s else None,
             "finish_reason": answer.finish_reason,
+            "recalled": list(answer.recalled_frames),
         }
         if event.question.expected is not None:
             line["expected"] = event.question.expected
@@ -150,14 +165,22 @@ def _tier_json(tier: TierStats | None) -> dict[str, object] | None:
     }
 
 
+class _Console(Console):
+    """Leaves a reader that has gone away to whoever prints, as every other error."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # it is called where the error is handled
+
+
 class TextOutput:
     """Answers scroll by; below them live lines say where the stream is and draw the memory."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or _Console(highlight=False)
         self._live = Live(Text(""), console=self._console, refresh_per_second=8, transient=True)
         self._memory = MemoryLine()
 
+    @_naming_stdout()
     def show(self, event: StreamEvent) -> None:
         """Print or update."""
         if isinstance(event, FrameEvent):
@@ -186,6 +209,8 @@ class TextOutput:
             (answer.text.strip(), "bold"),
             (f"  {answer.ttft_s * 1e3:.0f} ms", "dim"),
         )
+        if num_recalled := len(answer.recalled_frames):
+            line.append(f"  {num_recalled} recalled frame{'s' * (num_recalled > 1)}", "dim")
         line.append_text(Text.from_markup(mark))
         self._console.print(line, soft_wrap=not self._console.is_terminal)
 
@@ -223,6 +248,7 @@ class TextOutput:
         self._live.start()
         return self
 
+    @_naming_stdout()
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 

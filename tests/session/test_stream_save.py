@@ -119,6 +119,9 @@ def test_whatever_ends_the_stream_the_session_is_saved(
         if end == "closed":
             events.close()
         else:
+            summary = next(events)
+            assert isinstance(summary, Summary)
+            assert summary.num_frames == 3
             with pytest.raises(SourceError, match="camera lost"):
                 next(events)
         with model.restore(path) as restored:
