@@ -28,7 +28,9 @@ from edgekv.checks import whole
 from edgekv.config import KVGeometry, format_bytes
 from edgekv.errors import BudgetError, ContextError
 
-_EVICTION_SHARE = 8  # when the window is full, one eighth of its frames leave at once
+# When a frame comes to a full window, one eighth of the frames leave at once, and one in whose
+# place it comes.
+_EVICTION_SHARE = 8
 _DEFAULT_RESERVE_TOKENS = 128
 
 
@@ -65,8 +67,18 @@ class Limits:
 
     @property
     def batch_pages(self) -> int:
-        """What leaves at once when something must."""
+        """What leaves at once when something must, besides what makes room for what comes."""
         return self.marks.high - self.marks.low
+
+    @property
+    def fitting_frames(self) -> int:
+        """Frames that a context holds: as many as the window does, if the pool has the pages."""
+        return (self.marks.high - self.start_pages) // self.frame_pages
+
+    @property
+    def leaving_frames(self) -> int:
+        """Frames that leave at once when one more comes than fit: a batch, and one for its room."""
+        return min(self.batch_pages // self.frame_pages + 1, self.fitting_frames)
 
     def within(self, num_pages: int) -> Limits:
         """The bounds with ``num_pages`` for the context and a question, enough for one frame."""

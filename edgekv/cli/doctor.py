@@ -7,18 +7,19 @@ import os
 import platform
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from edgekv.cli.options import PathType, size
-from edgekv.config import format_bytes
+from edgekv.cli.options import PathType, device_config, size
+from edgekv.config import KVDtype, format_bytes
+from edgekv.errors import BudgetError
 
 if TYPE_CHECKING:
-    from edgekv.bundle import CrossSettings
+    from edgekv.bundle import Bundle, CrossSettings
     from edgekv.estimate import Estimate
 
 _LIBRARIES = ("onnxruntime", "numpy", "opencv-python-headless", "pillow", "tokenizers", "tensorrt")
@@ -27,6 +28,14 @@ _LIBRARIES = ("onnxruntime", "numpy", "opencv-python-headless", "pillow", "token
 @click.command(name="doctor")
 @click.argument("bundle", required=False, type=PathType())
 @click.option(
+    "--config",
+    type=PathType(),
+    is_eager=True,
+    expose_value=False,
+    callback=device_config,
+    help="Settings of a device (configs/); options given here win over it.",
+)
+@click.option(
     "--kv-budget",
     metavar="SIZE",
     callback=size,
@@ -34,16 +43,21 @@ _LIBRARIES = ("onnxruntime", "numpy", "opencv-python-headless", "pillow", "token
     show_default=True,
     help="Bytes of the KV pool.",
 )
-def command(bundle: Path | None, kv_budget: int) -> int:
-    """Check this machine, and whether BUNDLE (default: the demo model) fits it. Exit code 0 when
-    something can run the bundle here, 1 when nothing can."""
+@click.option(
+    "--kv-dtype",
+    type=click.Choice(get_args(KVDtype)),
+    help="What cached keys and values are stored as. [default: the bundle's choice]",
+)
+def command(bundle: Path | None, kv_budget: int, kv_dtype: KVDtype | None) -> int:
+    """Check this machine, whether BUNDLE (default: the demo model) fits it, and how many frames a
+    session of it holds. Exit code 0 when something can run the bundle here, 1 when nothing can."""
     from edgekv.demo_bundle import demo_bundle_path
 
     console = Console(highlight=False)
     _show_machine(console)
     can_run = _show_devices(console)
     _show_video(console)
-    fits = _show_bundle(console, bundle or demo_bundle_path(), kv_budget)
+    fits = _show_bundle(console, bundle or demo_bundle_path(), kv_budget, kv_dtype)
     return 0 if can_run and fits else 1
 
 
@@ -111,32 +125,28 @@ def _show_video(console: Console) -> None:
     console.print(table)
 
 
-def _show_bundle(console: Console, path: Path, kv_budget: int) -> bool:
+def _show_bundle(console: Console, path: Path, kv_budget: int, kv_dtype: KVDtype | None) -> bool:
     from edgekv.bundle import Bundle
     from edgekv.estimate import estimate
     from edgekv.executors.tensorrt.memory import build_bytes, graph_bytes
     from edgekv.memory import available_bytes
 
     opened = Bundle.open(path)
-    need = estimate(opened, kv_budget)
+    need, geometry = estimate(opened, kv_budget, kv_dtype), opened.geometry_for(kv_dtype)
     available = available_bytes()
     fits = available is None or need.total_bytes <= available
     table = _grid(f"\nbundle {escape(opened.manifest.name)}")
     table.add_row("family", escape(f"{opened.manifest.family}, weights {opened.manifest.weights}"))
     table.add_row("weights", format_bytes(need.weight_bytes))
     table.add_row(
-        "KV pool", f"{need.num_pages} pages of {format_bytes(opened.geometry.page_bytes)}"
+        "KV pool",
+        f"{_pages(need.num_pages)} of {geometry.page_size} tokens in {geometry.dtype}, "
+        f"{format_bytes(geometry.page_bytes)} each",
     )
     if opened.cross is not None:
         table.add_row("cross-attention", _cross_line(opened.cross, need))
     table.add_row("workspace", format_bytes(need.workspace_bytes))
-    a_frame = "" if opened.cross else f", {opened.tokens_per_image} a frame"
-    table.add_row("context", f"{opened.manifest.max_context_tokens} tokens{a_frame}")
-    geometry = opened.geometry
-    most_pages = geometry.pages_for(opened.manifest.max_context_tokens) + 3  # partly filled ones
-    table.add_row(
-        "one session", f"at most about {format_bytes(most_pages * geometry.page_bytes)} of it"
-    )
+    has_room = _add_session(table, opened, need.num_pages, kv_dtype)
     table.add_row("in all", f"{format_bytes(need.total_bytes)}: {_verdict(fits)}")
     building = build_bytes(max(map(graph_bytes, opened.graph_paths)))
     builds = available is None or building <= available
@@ -145,7 +155,49 @@ def _show_bundle(console: Console, path: Path, kv_budget: int) -> bool:
         engines = "no: it runs no cross-attention; --device cuda or cpu"
     table.add_row("TensorRT", engines)
     console.print(table)
-    return fits
+    return fits and has_room
+
+
+def _add_session(table: Table, bundle: Bundle, num_pages: int, kv_dtype: KVDtype | None) -> bool:
+    """How many frames a session holds, and why so many; False when it holds none."""
+    from edgekv.capacity import session_capacity
+
+    tokens = bundle.manifest.max_context_tokens
+    try:
+        capacity = session_capacity(bundle, num_pages, kv_dtype)
+    except BudgetError as error:
+        table.add_row("one session", f"[red]does not fit:[/] {escape(str(error))}")
+        return False
+    if capacity is None:
+        table.add_row("one session", f"a window of {tokens} tokens")
+        return True
+    limits, frame = capacity.limits, capacity.frame_tokens
+    start, reserve = capacity.start_tokens, limits.reserve_tokens
+    table.add_row(
+        "the window",
+        f"{tokens} tokens - {start} pinned start - {reserve} for a question and its answer = "
+        f"{tokens - start - reserve}: {limits.max_frames} frames of {frame}",
+    )
+    left = num_pages - limits.start_pages - limits.reserve_pages
+    table.add_row(
+        "the pool",
+        f"{num_pages} pages - {limits.start_pages} pinned start - {limits.reserve_pages} for a "
+        f"question and its answer = {left}: {left // limits.frame_pages} frames of "
+        f"{_pages(limits.frame_pages)}",
+    )
+    fitting, leaving = limits.fitting_frames, limits.leaving_frames
+    bound = "the model's window" if fitting == limits.max_frames else "the pool (--kv-budget)"
+    used = fitting * limits.frame_pages + limits.start_pages + limits.reserve_pages
+    table.add_row(
+        "one session",
+        f"[bold]{fitting} frames fit[/], bounded by {bound}; when one more comes, {leaving} leave "
+        f"at once. {_pages(used)}, {format_bytes(used * limits.cache.geometry.page_bytes)}",
+    )
+    return True
+
+
+def _pages(count: int) -> str:
+    return f"{count} page" if count == 1 else f"{count} pages"
 
 
 def _cross_line(cross: CrossSettings, need: Estimate) -> str:

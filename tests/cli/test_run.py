@@ -164,6 +164,26 @@ def test_doctor_says_what_runs_here_and_that_the_demo_fits() -> None:
         assert word in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("kv_budget", "said", "code"),
+    [
+        ("1MiB", "51 pages - 1 pinned start - 9 for a question and its answer = 41: 41", 0),
+        ("1MiB", "528 tokens - 2 pinned start - 128 for a question and its answer = 398: 24", 0),
+        ("1MiB", "24 frames fit, bounded by the model's window; when one more comes, 4 leave", 0),
+        ("400KiB", "10 frames fit, bounded by the pool (--kv-budget); when one more comes, 2", 0),
+        ("100KiB", "does not fit: 5 of 5 pages can be had", 1),
+    ],
+)  # fmt: skip
+def test_doctor_shows_how_many_frames_fit(
+    capsys: pytest.CaptureFixture[str], kv_budget: str, said: str, code: int
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--kv-budget", kv_budget])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ended.value.code == code
+    assert said in shown
+
+
 @pytest.mark.parametrize("moment_s", [0.0, 0.05, 0.2, 0.5])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_with_the_summary_whatever_is_being_done(
