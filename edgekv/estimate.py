@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 
 # Activations of one prefill chunk and the graph's own bookkeeping, on top of weights and pool.
 WORKSPACE_BYTES = 64 * 2**20
+DEFAULT_ENCODER_CACHE_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,18 @@ class Estimate:
     workspace_bytes: int
     num_cross_pages: int  # 0 for a model without cross-attention
     cross_bytes: int
+    encoder_cache_bytes: int
 
     @property
     def total_bytes(self) -> int:
         """All of it."""
-        return self.weight_bytes + self.pool_bytes + self.cross_bytes + self.workspace_bytes
+        return self.pool_bytes + self.fixed_bytes
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What is taken however small the KV budget is."""
+        others = self.cross_bytes + self.workspace_bytes + self.encoder_cache_bytes
+        return self.weight_bytes + others
 
 
 def estimate(
@@ -44,6 +52,7 @@ def estimate(
     kv_dtype: KVDtype | None = None,
     *,
     cross_budget: str | int | None = None,
+    encoder_cache_bytes: int = DEFAULT_ENCODER_CACHE_BYTES,
 ) -> Estimate:
     """What loading ``bundle`` takes. Raises BudgetError for a budget of less than a page, or of
     less than two inputs of cross-attention."""
@@ -58,37 +67,36 @@ def estimate(
     weights = sum(entry.size_bytes for entry in bundle.manifest.files.values())
     num_cross, cross_bytes = cross_pages(bundle, cross_budget, kv_dtype)
     return Estimate(
-        num_pages, weights, num_pages * page_bytes, WORKSPACE_BYTES, num_cross, cross_bytes
+        num_pages=num_pages,
+        weight_bytes=weights,
+        pool_bytes=num_pages * page_bytes,
+        workspace_bytes=WORKSPACE_BYTES,
+        num_cross_pages=num_cross,
+        cross_bytes=cross_bytes,
+        encoder_cache_bytes=encoder_cache_bytes,
     )
 
 
-def check_memory(bundle: Bundle, need: Estimate, encoder_cache_bytes: int) -> None:
-    """Refuse before taking anything when model, pool, workspace and the cache of encoder outputs
-    exceed what is available; say so when they take more than half of it."""
+def check_memory(bundle: Bundle, need: Estimate) -> None:
+    """Refuse before taking anything when it exceeds what is available, and log what it takes: as a
+    warning when that is more than half of it."""
     available = available_bytes()
-    total = need.total_bytes + encoder_cache_bytes
-    if available is None or total <= available // 2:
+    if available is None:
         return
+    name, total, pool = bundle.manifest.name, need.total_bytes, format_bytes(need.pool_bytes)
+    takes = f"{format_bytes(need.fixed_bytes)} model and workspace, {pool} KV pool"
+    has = f"{format_bytes(available)} available here"
     if total <= available:
-        _log.warning(
-            "%s takes %s, %.0f %% of the %s available here; %s of it is the KV pool, which "
-            "kv_budget (--kv-budget) makes smaller",
-            bundle.manifest.name,
-            format_bytes(total),
-            100 * total / available,
-            format_bytes(available),
-            format_bytes(need.pool_bytes),
-        )
+        level, advice = logging.INFO, ""
+        if total > available // 2:
+            level, advice = logging.WARNING, ": a smaller kv_budget (--kv-budget) takes less"
+        share = f"{100 * total / available:.0f} % of the {has}"
+        _log.log(level, "%s takes %s (%s), %s%s", name, format_bytes(total), takes, share, advice)
         return
-    fixed = total - need.pool_bytes
-    room = available - fixed
+    room = available - need.fixed_bytes
     advice = (
         f"a KV budget of {format_bytes(room)} would fit"
         if room >= bundle.geometry.page_bytes
         else "this model does not fit at all"
     )
-    raise BudgetError(
-        f"{bundle.manifest.name} needs {format_bytes(total)} ({format_bytes(fixed)} "
-        f"model and workspace, {format_bytes(need.pool_bytes)} KV), {format_bytes(available)} are "
-        f"available: {advice}"
-    )
+    raise BudgetError(f"{name} needs {format_bytes(total)} ({takes}), {has}: {advice}")

@@ -15,7 +15,7 @@ from edgekv.bundle import Bundle
 from edgekv.cache import CrossCache, PageCache
 from edgekv.checks import optional_path, path_of, switch, whole
 from edgekv.config import KVDtype, parse_bytes
-from edgekv.estimate import Estimate, check_memory, estimate
+from edgekv.estimate import DEFAULT_ENCODER_CACHE_BYTES, Estimate, check_memory, estimate
 from edgekv.executors import (
     Device,
     EngineSource,
@@ -34,7 +34,6 @@ from edgekv.model import Model
 from edgekv.sources import create_cross_executor, load_sources
 from edgekv.trace.writer import DEFAULT_MAX_BYTES
 
-DEFAULT_ENCODER_CACHE_BYTES = 4 * 2**20
 MAX_THREADS = 1024
 
 
@@ -88,8 +87,14 @@ def load(
     bundle = Bundle.open(path)
     if device == "auto" and bundle.cross is not None:
         chosen = choose_device("auto", cross_attention=True)
-    need = estimate(bundle, kv_budget, kv_dtype, cross_budget=cross_budget)
-    check_memory(bundle, need, encoder_cache_bytes)
+    need = estimate(
+        bundle,
+        kv_budget,
+        kv_dtype,
+        cross_budget=cross_budget,
+        encoder_cache_bytes=encoder_cache_bytes,
+    )
+    check_memory(bundle, need)
     engines = _engine_source(bundle, engine_cache, progress)
     with ExitStack() as on_failure:
         runner = _create_runner(

@@ -79,12 +79,14 @@ def host_and_port(
     return host or "127.0.0.1", int(port)
 
 
-def device_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+def device_config(
+    context: click.Context, parameter: click.Parameter, path: Path | None
+) -> Path | None:
     """An eager option's callback: what the file says becomes the default of the other options."""
     from edgekv.device_config import read_device_config
 
     if path is None:
-        return
+        return None
     try:
         config = read_device_config(path)
     except ValueError as error:
@@ -93,6 +95,7 @@ def device_config(context: click.Context, parameter: click.Parameter, path: Path
     if "num_threads" in defaults:
         defaults["threads"] = defaults.pop("num_threads")
     context.default_map = {**(context.default_map or {}), **defaults}
+    return path
 
 
 size = _parsed(parse_bytes)

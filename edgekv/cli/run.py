@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import click
 
 from edgekv.cli.output import JsonlOutput, Output, TextOutput
 from edgekv.cli.run_options import RunOptions, run_options
-from edgekv.errors import SessionFileError
+from edgekv.errors import BudgetError, SessionFileError
 
 if TYPE_CHECKING:
     from edgekv.demo.clip import DemoClip
@@ -94,6 +95,26 @@ def _run(options: RunOptions, clip: DemoClip | None, questions: list[Question]) 
 
 
 def _load(options: RunOptions) -> Model:
+    """The model. Settings made for another device are no surprise: what they take is said first."""
+    if options.config is None:
+        return _load_quietly(options)
+    log = logging.getLogger("edgekv.estimate")
+    told = logging.StreamHandler()
+    told.setFormatter(logging.Formatter(f"{str(options.config).replace('%', '%%')}: %(message)s"))
+    level, log.propagate = log.level, False
+    log.setLevel(logging.INFO)
+    log.addHandler(told)
+    try:
+        return _load_quietly(options)
+    except BudgetError as error:
+        raise BudgetError(f"{options.config}: {error}; --kv-budget wins over the file") from None
+    finally:
+        log.removeHandler(told)
+        log.setLevel(level)
+        log.propagate = True
+
+
+def _load_quietly(options: RunOptions) -> Model:
     import edgekv
 
     return edgekv.load(

@@ -28,6 +28,7 @@ class RunOptions:
     prompts: tuple[str, ...]
     every: float
     fps: float
+    config: Path | None  # whose values stand in all other fields that were not given
     kv_budget: int
     kv_dtype: KVDtype | None  # None = the bundle's choice
     retain: str
@@ -77,7 +78,6 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--config",
         type=PathType(),
         is_eager=True,
-        expose_value=False,
         callback=device_config,
         help="Settings of a device (configs/); options given here win over it.",
     ),

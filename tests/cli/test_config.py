@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,39 @@ def test_a_wrong_file_is_bad_usage(tmp_path: Path, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         main(["run", "--config", str(tmp_path / "none.toml")])
     assert "No such file" in capsys.readouterr().err
+
+
+def test_what_the_settings_take_is_said_first(
+    config: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "--config", config, "--duration", "1s", "--format", "jsonl"]
+    for _ in range(2):  # nothing of it stays behind
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        said = capfd.readouterr().err
+        assert ended.value.code == 0, said
+        takes = r"[\d.]+ MiB \([\d.]+ MiB model and workspace, 1000\.0 KiB KV pool\), \d+ % of the"
+        assert re.fullmatch(rf"{re.escape(config)}: demo takes {takes} .* available here\n", said)
+    with pytest.raises(SystemExit):
+        main(["run", "--duration", "1s", "--format", "jsonl", "--kv-budget", "1MiB"])
+    assert capfd.readouterr().err == ""
+
+
+def test_settings_of_a_larger_device_are_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "large.toml"
+    path.write_text('[load]\nkv_budget = "900GiB"')
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--config", str(path)])
+    said = capsys.readouterr().err
+    assert (ended.value.code, len(said.splitlines())) == (1, 1)
+    assert f"{path}: demo needs 900.1 GiB" in said
+    assert "would fit; --kv-budget wins over the file" in said
+
+
+def test_doctor_judges_the_settings(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--config", config])
+    assert ended.value.code == 0
+    assert "25 pages of 16 tokens in float32" in " ".join(capsys.readouterr().out.split())
