@@ -5,9 +5,9 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml $(shell find plugins -name '*.cpp' -o -name '*.h' -o -name 'CMakeLists.txt')
-# pip shows how far it is on a terminal, and is quiet in a log. It compiles nothing: Python compiles the
-# modules that are imported, a small part of torch and transformers.
-PIP := [ -t 1 ] || export PIP_QUIET=1; $(BIN)/python -m pip --disable-pip-version-check install --no-compile
+# Nothing is compiled to bytecode: Python compiles the modules that are imported, a small part of torch and
+# transformers.
+PIP := $(BIN)/python scripts/pip_install.py
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 
 .PHONY: demo test test-export test-ort lint types check clean
@@ -43,7 +43,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(SOURCES) CMakeLists.txt | $(VENV)/bin/python
-	@echo "installing edgekv and compiling its CPU kernel: a minute or some, depending on the network"
+	@echo "installing edgekv and compiling its CPU kernel: one to two minutes, depending on the network"
 	@$(PIP) --editable .
 	@touch $@
 
