@@ -194,4 +194,5 @@ def _load_tokenizer(bundle: Bundle) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(bundle.tokenizer_path))
     except Exception as error:  # the library raises nothing narrower
-        raise BundleError(f"{bundle.tokenizer_path.name}: not a tokenizer ({error})") from None
+        name = bundle.tokenizer_path.name
+        raise BundleError(f"{bundle.path}: {name}: not a tokenizer ({error})") from None

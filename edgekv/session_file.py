@@ -112,7 +112,7 @@ class SessionFile:
     def __init__(self, path: str | Path) -> None:
         """Open and check all but the blocks' contents. Raises SessionFileError."""
         path = path_of(path, "path")
-        self.name = path.name
+        self.name = str(path)
         try:
             self._file = open_regular(path)
         except OSError as error:

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from edgekv.checks import shown
+from edgekv.checks import refuse, shown
 from edgekv.config import (
     AudioSettings,
     ImageSettings,
@@ -277,7 +277,7 @@ class Manifest:
 
 def _check_version(version: object) -> None:
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise ValueError(f"{MANIFEST}: format_version must be a whole number from 1")
+        refuse(f"{MANIFEST}: format_version", "be a whole number from 1", version)
     if version > FORMAT_VERSION:
         raise ValueError(
             f"{MANIFEST}: format version {shown(version)} is newer than the {FORMAT_VERSION} "

@@ -51,9 +51,16 @@ class Bundle:
         """Open and check the bundle in the folder ``path``.
 
         ``verify=False`` skips the SHA-256 of the contents (not the sizes), for callers that have
-        just opened the same folder. Raises BundleError.
+        just opened the same folder. Raises BundleError, which says which folder it is.
         """
         folder = path_of(path, "path")
+        try:
+            return cls._open(folder, verify=verify)
+        except BundleError as error:
+            raise BundleError(f"{str(folder)[:200]}: {error}") from None
+
+    @classmethod
+    def _open(cls, folder: Path, *, verify: bool) -> Bundle:
         manifest = Manifest.from_json(_read_manifest(folder))
         for name, entry in manifest.files.items():
             _check_file(folder / name, entry, verify=verify)
@@ -159,20 +166,23 @@ class Bundle:
 
     def prompts(self) -> Prompts:
         """The chat template cut into the parts a session appends. Raises BundleError."""
-        return Prompts.from_manifest(self.chat_template, self.manifest)
+        try:
+            return Prompts.from_manifest(self.chat_template, self.manifest)
+        except BundleError as error:
+            raise BundleError(f"{self.path}: {error}") from None
 
 
 def _read_manifest(folder: Path) -> str:
     try:
         is_folder, exists = folder.is_dir(), folder.exists()
     except OSError as error:
-        raise BundleError(f"{str(folder)[:200]}: cannot be read ({error.strerror})") from None
+        raise BundleError(f"cannot be read ({error.strerror})") from None
     if not is_folder:
         what = "is a file" if exists else "does not exist"
-        raise BundleError(f"{folder}: expected a bundle folder, it {what}")
+        raise BundleError(f"expected a bundle folder, it {what}")
     path = folder / MANIFEST
     if not path.is_file():
-        raise BundleError(f"{folder}: not a bundle, {MANIFEST} is missing")
+        raise BundleError(f"not a bundle, {MANIFEST} is missing")
     if path.stat().st_size > _MAX_MANIFEST_BYTES:
         raise BundleError(f"{MANIFEST}: larger than {_MAX_MANIFEST_BYTES} bytes")
     return _read_text(path)
@@ -190,7 +200,7 @@ def _read_text(path: Path) -> str:
 
 def _check_file(path: Path, entry: FileEntry, *, verify: bool) -> None:
     if not path.is_file():
-        raise BundleError(f"{path.name}: listed in {MANIFEST} but missing from {path.parent}")
+        raise BundleError(f"{path.name}: listed in {MANIFEST} but missing")
     size = path.stat().st_size
     if size != entry.size_bytes:
         raise BundleError(f"{path.name}: expected {entry.size_bytes} bytes, got {size}")

@@ -31,11 +31,13 @@ FILES = (
 
 
 def refused(folder: Path) -> str:
+    """What is said of the bundle in ``folder``, which is named first."""
     with pytest.raises(BundleError) as caught:
         Bundle.open(folder)
     message = str(caught.value)
     assert "\n" not in message
-    return message
+    assert message.startswith(f"{folder}: ")
+    return message.removeprefix(f"{folder}: ")
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:

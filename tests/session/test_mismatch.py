@@ -103,7 +103,7 @@ def test_a_tokenizer_that_is_none(
     copied: Path, content: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     replace(copied, "tokenizer.json", content)
-    assert refused(copied, edgekv.BundleError, capfd).startswith("tokenizer.json: ")
+    assert refused(copied, edgekv.BundleError, capfd).startswith(f"{copied}: tokenizer.json: ")
 
 
 @pytest.mark.parametrize("name", ["decoder.onnx", "decoder.onnx.data", "vision.onnx"])
