@@ -41,10 +41,22 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+)
 @click.version_option(package_name="edgekv", message="edgekv %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Vision-language models over endless video, inside a fixed memory budget."""
+    show_help_alone(context)
+
+
+def show_help_alone(context: click.Context) -> None:
+    """What a group does where no command was given."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -56,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = result if isinstance(result, int) else 0
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "edgekv"
-        code = _fail(f"{where}: {error.format_message()}", 2)
+        code = _fail(f"{where}: {_in_words(error)}", 2)
     except click.ClickException as error:
         _drop_stdout()
         code = _fail(f"edgekv: {error.format_message()}", 1)
@@ -73,6 +85,16 @@ def main(arguments: list[str] | None = None) -> None:
         name = f"{str(error.filename)[:200]}: " if error.filename is not None else ""
         code = _fail(f"edgekv: {name}{error.strerror or error}", 1)
     sys.exit(code)
+
+
+def _in_words(error: click.UsageError) -> str:
+    """What is wrong with a command line; where there is no such command, which there are."""
+    message, context = error.format_message(), error.ctx
+    if context is None or not isinstance(context.command, click.Group):
+        return message
+    if not message.startswith("No such command"):
+        return message
+    return f"{message.rstrip('.')}, expected {', '.join(context.command.list_commands(context))}"
 
 
 def _comes_of_ctrl_c(error: BaseException | None) -> bool:

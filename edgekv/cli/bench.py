@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from edgekv.cli import show_help_alone
 from edgekv.cli.options import COUNT, PathType
 
 _MODEL = click.option("--model", type=PathType(), help="Bundle folder. [default: the demo model]")
@@ -19,14 +20,16 @@ def _console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=140)
 
 
-@click.group(name="bench")
-def command() -> None:
+@click.group(name="bench", invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> None:
     """Figures, each beside its baseline in the same run; the last line is one JSON object."""
+    show_help_alone(context)
 
 
 @command.command()
 def alloc() -> int:
-    """Page allocation against a contiguous allocator and an ordered-dict LRU."""
+    """Page allocation against two other allocators. A contiguous one, and an ordered-dict LRU."""
     from edgekv.bench import alloc as bench
     from edgekv.bench.report import emit
 
@@ -43,7 +46,7 @@ def alloc() -> int:
     help="How positions turn keys: the model's own way, a name, or all (names: try one).",
 )
 def relocate(model: Path | None, evictions: int, scheme: str) -> int:
-    """Relocated pages against keys stored unrotated, eviction after eviction."""
+    """Relocated pages against keys stored unrotated. Eviction after eviction."""
     from edgekv.bench import relocate as bench
     from edgekv.bench.report import emit
     from edgekv.bench.schemes import SCHEMES
@@ -51,7 +54,9 @@ def relocate(model: Path | None, evictions: int, scheme: str) -> int:
 
     names = (bench.MODEL, *SCHEMES)
     if scheme not in (*names, "all"):
-        raise click.BadParameter(f"one of all, {', '.join(names)}", param_hint="--scheme")
+        raise click.BadParameter(
+            f"expected one of all, {', '.join(names)}, got {scheme!r}", param_hint="--scheme"
+        )
     schemes = names if scheme == "all" else (scheme,)
     console, path = _console(), model or demo_bundle_path()
     return emit(bench.run(path, schemes=schemes, evictions=evictions, console=console), console)
@@ -62,7 +67,8 @@ def relocate(model: Path | None, evictions: int, scheme: str) -> int:
 @click.option("--clips", type=COUNT, default=150, show_default=True, help="Short clips.")
 @click.option("--streams", type=COUNT, default=4, show_default=True, help="Long streams.")
 def accuracy(model: Path | None, clips: int, streams: int) -> int:
-    """The demo model on held-out drawn video, in the window and on streams 20 windows long."""
+    """Answers of the demo model on held-out drawn video. In the window, and on streams 20 windows
+    long beside the same windows sent again from scratch."""
     from edgekv.bench import accuracy as bench
     from edgekv.bench.report import emit
     from edgekv.demo_bundle import demo_bundle_path
@@ -86,7 +92,7 @@ def accuracy(model: Path | None, clips: int, streams: int) -> int:
     help="Length of the streams, in windows of 8 frames; may be given several times.",
 )
 def retention(model: Path | None, streams: int, windows: tuple[int, ...]) -> int:
-    """What each retention rule still knows about the beginning of a long stream."""
+    """What each rule still knows of a long stream's beginning."""
     from edgekv.bench import retention as bench
     from edgekv.bench.report import emit
     from edgekv.demo_bundle import demo_bundle_path
@@ -104,7 +110,7 @@ def retention(model: Path | None, streams: int, windows: tuple[int, ...]) -> int
 @command.command()
 @_MODEL
 def pages(model: Path | None) -> int:
-    """What pages of 8 to 128 tokens cost on a model, and which size to export it with."""
+    """What pages of 8 to 128 tokens cost, and which to take. For the export of a model."""
     from edgekv.bench import pages as bench
     from edgekv.bench.report import emit
     from edgekv.demo_bundle import demo_bundle_path
@@ -123,7 +129,7 @@ def pages(model: Path | None) -> int:
     help="Pushed into all sessions together.",
 )
 def soak(model: Path | None, frames: int) -> int:
-    """A long life with drawn pictures: pages, memory and time per frame at its end."""
+    """A long life: pages, memory and time per frame at its end."""
     from edgekv.bench import soak as bench
     from edgekv.bench.report import emit
     from edgekv.demo_bundle import demo_bundle_path
@@ -135,7 +141,7 @@ def soak(model: Path | None, frames: int) -> int:
 @command.command()
 @_MODEL
 def identity(model: Path | None) -> int:
-    """What sessions save that have instructions, frames or pictures in common."""
+    """What sessions save that have something in common. Instructions, frames, pictures."""
     from edgekv.bench import identity as bench
     from edgekv.bench.report import emit
     from edgekv.demo_bundle import demo_bundle_path
@@ -155,7 +161,7 @@ def identity(model: Path | None) -> int:
     help="Their length.",
 )
 def tiers(model: Path | None, streams: int, windows: int) -> int:
-    """Frames on disk and back: size, error, cost, and whether the right ones are found."""
+    """Frames on disk and back: size, error, cost, what is found."""
     from edgekv.bench import tiers as bench
     from edgekv.bench.report import emit
     from edgekv.demo_bundle import demo_bundle_path
@@ -170,7 +176,7 @@ def tiers(model: Path | None, streams: int, windows: int) -> int:
 @command.command()
 @_MODEL
 def trace(model: Path | None) -> int:
-    """What leaving the event log on costs a frame, in time and on disk."""
+    """What leaving the event log on costs, in time and on disk."""
     from edgekv.bench import trace as bench
     from edgekv.bench.report import emit
     from edgekv.demo_bundle import demo_bundle_path

@@ -66,6 +66,21 @@ class PathType(click.Path):
         return super().convert(path, param, ctx)
 
 
+def question(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> tuple[str, ...]:
+    """An option callback that refuses what is no question, before anything is loaded for it."""
+    for text in texts:
+        if not text.strip():
+            raise click.BadParameter("a question must not be empty", context, parameter)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            message = f"a question must be Unicode text, got {text[:100]!r}"
+            raise click.BadParameter(message, context, parameter) from None
+    return texts
+
+
 def host_and_port(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[str, int] | None:

@@ -191,6 +191,7 @@ class TextOutput:
         elif isinstance(event, NoticeEvent):
             if event.what != "evicted_frames":  # routine once the window is full
                 what = _NOTICES.get(event.what, event.what.replace("_", " "))
+                what = what[:-1] if event.count == 1 and what.endswith("s") else what
                 self._console.print(f"[yellow]{_clock(event.time_s)}  {event.count} {what}[/]")
         else:
             self._show_summary(event)

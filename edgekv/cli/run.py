@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekv.cli.output import JsonlOutput, Output, TextOutput
-from edgekv.cli.run_options import RunOptions, run_options
+from edgekv.cli.run_options import RunOptions, check_together, run_options
 from edgekv.errors import BudgetError, SessionFileError
 
 if TYPE_CHECKING:
@@ -26,12 +26,17 @@ if TYPE_CHECKING:
 
 @click.command(name="run")
 @run_options
-def command(**given: Any) -> int:
+@click.pass_context
+def command(context: click.Context, /, **given: Any) -> int:
     """Ask questions about SOURCE: a video file, /dev/video0, csi://0, rtsp://…, a folder of
-    images. Without SOURCE the built-in demo clip plays, and its answers are checked."""
+    images. Without SOURCE the built-in demo clip plays, and its answers are checked.
+
+    Ctrl-C ends with the summary. Exit code 0; 1 for what went wrong, with one line on stderr;
+    2 for bad usage."""
     from edgekv.demo.clip import demo_clip
 
     options = RunOptions(**given)
+    check_together(context, options)
     clip = demo_clip() if options.source is None else None
     num_wrong = _run(options, clip, _questions(options, clip))
     if num_wrong:

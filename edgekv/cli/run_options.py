@@ -1,20 +1,33 @@
 """What ``edgekv run`` can be told.
 
-Owns: every argument and option with its type, default and help text, and ``RunOptions``, which
-holds what was given. A new option is a field of ``RunOptions`` and an entry of ``_OPTIONS``.
+Owns: every argument and option with its type, default and help text, ``RunOptions``, which holds
+what was given, and what goes together. A new option is a field of ``RunOptions`` and an entry of
+``_OPTIONS``.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, get_args
 
 import click
+from click.core import ParameterSource
 
 from edgekv.cache.retention import retain_choices
-from edgekv.cli.options import COUNT, PathType, device_config, duration, finite, host_and_port, size
+from edgekv.cli.options import (
+    COUNT,
+    PathType,
+    device_config,
+    duration,
+    finite,
+    host_and_port,
+    question,
+    size,
+)
 from edgekv.config import KVDtype
 from edgekv.executors import Device
 
@@ -56,7 +69,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.argument("source", required=False),
     click.option("--model", type=PathType(), help="Bundle folder. [default: the demo model]"),
     click.option(
-        "--prompt", "prompts", multiple=True, help="A question; may be given several times."
+        "--prompt",
+        "prompts",
+        multiple=True,
+        callback=question,
+        help="A question; may be given several times.",
     ),
     click.option(
         "--every",
@@ -128,6 +145,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         type=click.Choice(["auto", *get_args(Device)]),
         default="auto",
         show_default=True,
+        help="What runs the model; auto: the first that `edgekv doctor` calls ready.",
     ),
     click.option(
         "--engine-cache",
@@ -142,7 +160,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         show_default=True,
         help="Largest prefill chunk.",
     ),
-    click.option("--max-new-tokens", type=COUNT, default=32, show_default=True),
+    click.option(
+        "--max-new-tokens",
+        type=COUNT,
+        default=32,
+        show_default=True,
+        help="Longest answer.",
+    ),
     click.option(
         "--duration",
         "max_duration",
@@ -181,6 +205,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         type=click.Choice(["text", "jsonl"]),
         default="text",
         show_default=True,
+        help="jsonl: one JSON object a line on stdout, nothing else (docs/jsonl.md).",
     ),
     click.option(
         "--trace",
@@ -210,6 +235,31 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="CPU threads. [default: one per core]",
     ),
 )
+
+
+# What changes how another option works, and is nothing without it: (parameter, option), needs both.
+_NEEDS = (
+    (("save_every", "--save-every"), ("save_to", "--save")),
+    (("restore", "--no-restore"), ("save_to", "--save")),
+    (("tier_limit", "--tier-limit"), ("tier", "--tier")),
+    (("trace_limit", "--trace-limit"), ("trace_path", "--trace")),
+)
+
+
+def check_together(context: click.Context, options: RunOptions) -> None:
+    """Raise UsageError for options that were given without what they are about, and for one file
+    that two would write to."""
+    for (name, given), (other, needed) in _NEEDS:
+        source = context.get_parameter_source(name)
+        if source is ParameterSource.COMMANDLINE and getattr(options, other) is None:
+            raise click.UsageError(f"{given} needs {needed}", context)
+    written = {"--save": options.save_to, "--tier": options.tier, "--trace": options.trace_path}
+    real = {option: os.path.realpath(path) for option, path in written.items() if path is not None}
+    for one, other in combinations(real, 2):
+        if real[one] == real[other]:
+            raise click.UsageError(
+                f"{one} and {other} need a file each, got {written[one]}", context
+            )
 
 
 def run_options(function: Callable[..., int]) -> Callable[..., int]:

@@ -26,6 +26,12 @@ def command(file: Path, output: Path | None, again: bool) -> int:
     replay comes out differently."""
     from edgekv.trace import read_log
 
+    if output is not None:
+        from edgekv.trace.draw import FORMATS
+
+        if output.suffix.lower() not in FORMATS:
+            expected = f"the picture must be named {' or '.join(FORMATS)}, got {output.name}"
+            raise click.BadParameter(expected, param_hint="--output")
     log = read_log(file)
     if again and not _replayed(file):
         return 1

@@ -126,8 +126,18 @@ def test_a_clip_shorter_than_the_interval_gets_one_answer(tmp_path: Path) -> Non
         (["run", "{clip}", "--prompt", "x", "--kv-budget", "1KiB"], "one page takes", 1),
         (["run", "{clip}", "--prompt", "x", "--kv-budget", "100KiB"], "would do", 1),
         (["run", "{clip}", "--prompt", "{long}"], "does not fit", 1),
-        (["run", "{clip}", "--prompt", ""], "question must not be empty", 1),
-        (["run", "{clip}", "--prompt", "\udcff"], "question must be Unicode text", 1),
+        (["run", "{clip}", "--prompt", " "], "question must not be empty", 2),
+        (["run", "{clip}", "--prompt", "\udcff"], "question must be Unicode text", 2),
+        (["run", "--save-every", "5s"], "--save-every needs --save", 2),
+        (["run", "--no-restore"], "--no-restore needs --save", 2),
+        (["run", "--tier-limit", "5MiB"], "--tier-limit needs --tier", 2),
+        (["run", "--trace-limit", "5MiB"], "--trace-limit needs --trace", 2),
+        (["run", "--save", "a", "--tier", "./a"], "--save and --tier need a file each, got a", 2),
+        (["run", "{clip}", "--prompt", "x", "--model", "{folder}"], "{folder}: bundle.json: ", 1),
+        (["run", "{clip}", "--prompt", "x", "--save", "{clip}"], "{clip}: not a saved session", 1),
+        (["trace", "{text}", "-o", "page.pdf"], "must be named .html or .png, got page.pdf", 2),
+        (["bench", "walk"], "No such command 'walk', expected accuracy, alloc, ", 2),
+        (["bench", "relocate", "--scheme", "x"], "expected one of all, model, ", 2),
         (["run", "{clip}", "--prompt", "x", "--model", "a" * 5000], "of at most 4095 bytes", 2),
         (["doctor", "a" * 300], "255 a name", 2),
         (["doctor", "{text}"], "expected a bundle folder", 1),
@@ -143,18 +153,34 @@ def test_bad_use_gets_one_line_and_its_exit_code(
 ) -> None:
     (tmp_path / "text.mp4").write_text("this is not a film")
     (tmp_path / "empty.mp4").touch()
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    (folder / "bundle.json").write_text("{}")
     named = {
         "clip": clip,
         "text": tmp_path / "text.mp4",
         "empty": tmp_path / "empty.mp4",
         "long": "word " * 2000,
+        "folder": folder,
     }
     with pytest.raises(SystemExit) as ended:
         main([argument.format(**named) for argument in arguments])
     shown = capfd.readouterr().err
     assert ended.value.code == code, shown
-    assert said in shown
+    assert said.format(**named) in shown
     assert len(shown.splitlines()) == 1
+
+
+@pytest.mark.parametrize("group", [[], ["bench"]])
+def test_a_group_alone_shows_its_commands(
+    capsys: pytest.CaptureFixture[str], group: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(group)
+    assert ended.value.code == 0
+    commands = capsys.readouterr().out.partition("Commands:\n")[2]
+    assert commands
+    assert "..." not in commands  # cut short
 
 
 def test_doctor_says_what_runs_here_and_that_the_demo_fits() -> None:
