@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 from edgekv.cli import main
+from tests.waiting import HANG_S
 
 QUESTION = "What do you see?"
 
 
-def edgekv(*arguments: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def edgekv(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "edgekv", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 def write_clip(path: Path, num_frames: int, *, fps: float = 10.0) -> Path:
@@ -109,7 +110,7 @@ def test_ctrl_c_ends_with_the_summary(clip: Path) -> None:
     assert process.stdout is not None
     first = process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    rest, stderr = process.communicate(timeout=30)
+    rest, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, stderr
     assert stderr == ""
     assert json.loads((first + rest).splitlines()[-1])["type"] == "summary"
@@ -201,7 +202,7 @@ def test_a_signal_ends_with_the_summary_whatever_is_being_done(
     time.sleep(moment_s)
     process.send_signal(number)
     try:
-        rest, stderr = process.communicate(timeout=60)
+        rest, stderr = process.communicate(timeout=HANG_S)
     finally:
         process.kill()
     assert (process.returncode, stderr) == (0, "")
@@ -215,7 +216,7 @@ def test_a_full_disk_is_one_line(clip: Path, output_format: str) -> None:
         f"--format {output_format} > /dev/full"
     )
     done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", command], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert (done.returncode, done.stderr) == (1, "edgekv: No space left on device\n")
 
@@ -229,7 +230,7 @@ def test_any_text_can_be_written_in_any_encoding(tmp_path: Path, output_format: 
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(
-        command, capture_output=True, env=environment, timeout=60, check=False, encoding="ascii"
+        command, capture_output=True, env=environment, timeout=HANG_S, check=False, encoding="ascii"
     )
     assert (done.returncode, done.stderr) == (0, "")
     if output_format == "jsonl":
@@ -240,7 +241,7 @@ def test_without_a_stdout_there_is_no_traceback(tmp_path: Path) -> None:
     short = write_clip(tmp_path / "short.mp4", 3)
     command = f"{sys.executable} -m edgekv run {short} --prompt x --format jsonl >&-"
     done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", command], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert (done.returncode, done.stderr) == (1, "")
 
@@ -248,7 +249,7 @@ def test_without_a_stdout_there_is_no_traceback(tmp_path: Path) -> None:
 def test_a_reader_that_goes_away_is_no_traceback(clip: Path) -> None:
     command = f"{sys.executable} -m edgekv run {clip} --prompt x --format jsonl | head -n 1"
     done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", command], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert "Traceback" not in done.stderr
 
