@@ -6,6 +6,7 @@ slow the machine. ``pytest --hypothesis-profile search`` draws new ones.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ settings.register_profile(
 )
 settings.register_profile("edgekv", settings.get_profile("search"), derandomize=True)
 settings.load_profile("edgekv")
+
+# Some tests import ONNX Runtime themselves.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 Pixels = NDArray[np.uint8]
 
