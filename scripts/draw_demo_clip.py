@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import cv2
@@ -21,7 +22,8 @@ from rich.progress import track
 
 try:
     import torch
-    from transformers import AutoTokenizer, SmolVLMForConditionalGeneration
+    from transformers import AutoTokenizer
+    from transformers.models.smolvlm import SmolVLMForConditionalGeneration
 except ImportError as error:
     missing = f"{error.name} is not installed: pip install -e '.[export]'"
     raise SystemExit(f"draw_demo_clip.py: {missing}") from None
@@ -33,7 +35,7 @@ from demo_training.data import Encoder  # noqa: E402  (found through the path ab
 from demo_training.evaluate import answers_right  # noqa: E402
 from demo_training.model import Trainee  # noqa: E402
 
-from edgekv.demo import KINDS, MAX_FRAMES, Clip, Question, Scene, Window, ask_window  # noqa: E402
+from edgekv.demo import KINDS, MAX_FRAMES, Clip, Kind, Question, Scene, Window, ask_window  # noqa: E402
 from edgekv.demo.clip import MIN_FRAMES  # noqa: E402
 
 FOLDER = _HERE.parent / "edgekv" / "demo"
@@ -57,7 +59,7 @@ def write_video(path: Path, frames: NDArray[np.uint8], quality: int) -> None:
 def read_video(path: Path) -> NDArray[np.uint8]:
     """The frames as a program sees them, (n, 64, 64, 3) RGB."""
     source = cv2.VideoCapture(str(path))
-    frames = []
+    frames: list[NDArray[Any]] = []
     while True:
         more, frame = source.read()
         if not more:
@@ -78,7 +80,7 @@ def lasting_questions(clip: Clip, seed: int) -> list[Question]:
     return questions
 
 
-def _same_for_all(rng: np.random.Generator, clip: Clip, kind: str, last: int) -> Question | None:
+def _same_for_all(rng: np.random.Generator, clip: Clip, kind: Kind, last: int) -> Question | None:
     state = rng.bit_generator.state
     answers = set()
     question = None

@@ -13,7 +13,8 @@ from rich.console import Console
 
 try:
     import torch
-    from transformers import AutoTokenizer, SmolVLMForConditionalGeneration
+    from transformers import AutoTokenizer
+    from transformers.models.smolvlm import SmolVLMForConditionalGeneration
 except ImportError as error:
     missing = f"{error.name} is not installed: pip install -e '.[export]'"
     raise SystemExit(f"evaluate_demo.py: {missing}") from None

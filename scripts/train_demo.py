@@ -21,8 +21,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 try:
     import torch
     import torch.distributed as dist
-    import torch.multiprocessing as mp
     import transformers  # noqa: F401  (the training's modules import it)
+    from torch.multiprocessing.spawn import spawn
 except ImportError as error:
     missing = f"{error.name} is not installed: pip install -e '.[export]'"
     raise SystemExit(f"train_demo.py: {missing}") from None
@@ -74,7 +74,7 @@ def main(**options: Any) -> None:
         work(0, chosen, "")
         return
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(work, (chosen, f"file://{folder}/meeting"), nprocs=chosen.workers)
+        spawn(work, (chosen, f"file://{folder}/meeting"), nprocs=chosen.workers)
 
 
 def work(rank: int, options: Options, meeting: str) -> None:

@@ -1,21 +1,32 @@
-"""Fixtures shared by all tests: the demo model, and frames that all differ."""
+"""Fixtures shared by all tests: the demo model, and frames that all differ.
+
+Hypothesis draws the same examples in every run, so that what passes here passes elsewhere, however
+slow the machine. ``pytest --hypothesis-profile search`` draws new ones.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
 import edgekv
 
 # Times are for benches: a loaded machine must not fail a test.
-settings.register_profile("edgekv", deadline=None)
+settings.register_profile(
+    "search", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=False
+)
+settings.register_profile("edgekv", settings.get_profile("search"), derandomize=True)
 settings.load_profile("edgekv")
+
+# Some tests import ONNX Runtime themselves.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 Pixels = NDArray[np.uint8]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from edgekv import names
 from edgekv.config import KVGeometry
 from edgekv.errors import ExecutorError
 from edgekv.executors.host_pools import HostPools
+from edgekv.executors.ort_library import ort
 from edgekv.executors.ort_session import OrtStep, OrtVision, element_type, open_graph
 from edgekv.executors.pool_tensors import PoolTensor, mass_tensor
 from edgekv.executors.signature import Signature, check_signature, decoder_signature

@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from edgekv import names
 from edgekv.errors import ExecutorError
 from edgekv.executors.feeds import step_feeds
+from edgekv.executors.ort_library import ort
 from edgekv.executors.signature import Signature, Tensors, check_signature
 from edgekv.types import StepTables
 

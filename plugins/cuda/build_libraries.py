@@ -46,7 +46,7 @@ def build_libraries(
     build = build or ROOT / "build" / "gpu"
     found = find_headers(headers)
     wanted = {"edgekv_ort_cuda": "plugins/ort_cuda"}
-    left_out = ()
+    left_out: tuple[str, ...] = ()
     if found is None:
         where = headers or "the usual folders"
         left_out = (f"edgekv_tensorrt: no {HEADER} in {where}, name its folder with --headers",)

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any
 
 import torch
 
@@ -20,7 +21,8 @@ from plugins.triton.variants import Variant
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 STATIC_LIMIT = 48 * 1024  # bytes of shared memory that need no attribute
-C_TYPES = {"i32": ctypes.c_int32, "fp32": ctypes.c_float}
+Packed = ctypes.c_int32 | ctypes.c_float | ctypes.c_void_p
+C_TYPES: dict[str, Callable[[Any], Packed]] = {"i32": ctypes.c_int32, "fp32": ctypes.c_float}
 
 
 def variant_key(variant: Variant) -> tuple[object, ...]:
@@ -46,9 +48,9 @@ def compile_all(
     return result
 
 
-def pack(cubin: Cubin, given: Mapping[str, object]) -> list[ctypes._SimpleCData]:
+def pack(cubin: Cubin, given: Mapping[str, Any]) -> list[Packed]:
     """The kernel's parameters in order; tensors become addresses, ``null`` becomes 0."""
-    packed: list[ctypes._SimpleCData] = []
+    packed: list[Packed] = []
     for name, kind in cubin.args:
         if kind.startswith("*"):
             value = None if name == "null" else given[name]
@@ -70,7 +72,7 @@ class CubinLauncher:
         self._functions: dict[tuple[object, ...], ctypes.c_void_p] = {}
 
     def __call__(
-        self, variant: Variant, grid: tuple[int, int, int], given: Mapping[str, object]
+        self, variant: Variant, grid: tuple[int, int, int], given: Mapping[str, Any]
     ) -> None:
         """One launch."""
         key = variant_key(variant)

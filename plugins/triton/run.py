@@ -16,12 +16,12 @@ import torch
 from plugins.triton import launch
 from plugins.triton.kernels import COMPILER_OPTIONS, KERNELS, constants_of
 from plugins.triton.launch import Blocks, Node, Plan, Sizes
-from plugins.triton.variants import Shape, Variant, blocks, variants
+from plugins.triton.variants import PoolDtype, QueryDtype, Shape, Variant, blocks, variants
 
-NAMES = {
+QUERY_DTYPES: dict[torch.dtype, QueryDtype] = {
     torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16",
-    torch.int8: "int8",
 }  # fmt: skip
+POOL_DTYPES: dict[torch.dtype, PoolDtype] = {**QUERY_DTYPES, torch.int8: "int8"}
 PARTS = {
     "starts": torch.int32, "run_ends": torch.int32, "lse": torch.float32, "stats": torch.float32,
     "partial": torch.float32,
@@ -138,8 +138,8 @@ def make_shape(tensors: Tensors, *, head_dim: int, softcap: bool) -> Shape:
     return Shape(
         head_dim,
         tensors.key_pool.shape[2],
-        NAMES[tensors.query.dtype],
-        NAMES[tensors.key_pool.dtype],
+        QUERY_DTYPES[tensors.query.dtype],
+        POOL_DTYPES[tensors.key_pool.dtype],
         softcap,
     )
 

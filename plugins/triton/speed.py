@@ -50,7 +50,7 @@ def median_seconds(
 ) -> float:
     """Median over rounds of a call's time, ``repeats`` calls a round."""
     call()
-    times = []
+    times: list[float] = []
     for _ in range(rounds):
         if device.type == "cuda":
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

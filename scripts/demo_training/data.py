@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from demo_training.model import TOKENS_PER_FRAME
 from demo_training.tokenizer import ASSISTANT, END, IMAGE, INSTRUCTIONS, START, SYSTEM, USER
@@ -51,10 +51,11 @@ class Batch:
 class Encoder:
     """Turns questions and instructions into token ids, remembering those it has seen."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
         self._known: dict[str, list[int]] = {}
         ids = tokenizer.convert_tokens_to_ids([START, SYSTEM, USER, IMAGE, END, ASSISTANT])
+        assert isinstance(ids, list), "a list of tokens has a list of ids"
         self.start, self.system, self.user, self.image, self.end, self.assistant = ids
         self._vocabulary = len(tokenizer)
 
@@ -227,7 +228,10 @@ def pack(
     branch_of = np.full(shape, -1, np.int64)  # 0 = prefix, -1 = padding
     newest = np.full(shape, -1, np.int64)  # the frame a token belongs to, -1 = start
     oldest = np.zeros(shape, np.int64)  # the oldest frame a token sees
-    predictors, targets, weights, question_of = [], [], [], []
+    predictors: list[int] = []
+    targets: list[int] = []
+    weights: list[float] = []
+    question_of: list[int] = []
     tokens[:, :num_start] = start
     tokens[:, num_start:num_prefix] = encoder.image
     positions[:, :num_prefix] = np.arange(num_prefix)

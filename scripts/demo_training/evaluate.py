@@ -15,9 +15,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from transformers import SmolVLMForConditionalGeneration
+from torch import Tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+from transformers.models.smolvlm import SmolVLMForConditionalGeneration
 
 from demo_training.data import Encoder, pack, preprocess
 from demo_training.model import TOKENS_PER_FRAME, Trainee
@@ -83,8 +83,8 @@ class Context:
     """The bounded contexts of b streams that are pushed, cut and asked together."""
 
     def __init__(self, model: SmolVLMForConditionalGeneration, num_streams: int) -> None:
-        self.text: nn.Module = model.model.text_model
-        self.head: nn.Module = model.lm_head
+        self.text = model.model.text_model
+        self.head = model.lm_head
         config = model.config.text_config
         self.groups = config.num_attention_heads // config.num_key_value_heads
         shape = (num_streams, config.num_key_value_heads, 0, config.head_dim)
@@ -108,7 +108,8 @@ class Context:
 
     def ask(self, x: Tensor, stream_of: Tensor) -> Tensor:
         """Hidden states (r, t, hidden) of r forks of t embedded tokens; nothing is kept."""
-        return self.text.norm(self._forward(x, stream_of, keep=False))
+        hidden: Tensor = self.text.norm(self._forward(x, stream_of, keep=False))
+        return hidden
 
     def _forward(self, x: Tensor, stream_of: Tensor, *, keep: bool) -> Tensor:
         past, new = self.num_tokens, x.shape[1]

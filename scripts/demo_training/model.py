@@ -16,10 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
     PreTrainedTokenizerFast,
-    SmolVLMConfig,
-    SmolVLMForConditionalGeneration,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.smolvlm import SmolVLMConfig, SmolVLMForConditionalGeneration
 
 from demo_training.tokenizer import END, IMAGE, PAD, START
 

@@ -29,18 +29,18 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # it takes none
         for group in self.param_groups:
             if group["lr"] == 0:
                 continue
-            by_shape: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
+            by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for p in group["params"]:
                 if p.grad is not None:
                     by_shape[p.shape].append(p)
             for params in by_shape.values():
                 self._update(params, group)
 
-    def _update(self, params: list[nn.Parameter], group: dict[str, float]) -> None:
+    def _update(self, params: list[Tensor], group: dict[str, float]) -> None:
         grads = [p.grad for p in params if p.grad is not None]
         buffers = []
         for p in params:

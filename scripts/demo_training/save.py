@@ -9,8 +9,8 @@ from pathlib import Path
 from transformers import (
     GenerationConfig,
     PreTrainedTokenizerFast,
-    SmolVLMForConditionalGeneration,
 )
+from transformers.models.smolvlm import SmolVLMForConditionalGeneration
 
 from demo_training.model import IMAGE_SIZE
 from demo_training.tokenizer import save_tokenizer

@@ -318,7 +318,8 @@ def test_huge_manifest(folder: Path) -> None:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
 def test_any_cut_of_the_manifest_is_refused(folder: Path, data: st.DataObject) -> None:

@@ -87,7 +87,6 @@ TestMachine = Machine.TestCase
 TestMachine.settings = settings(
     max_examples=30,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 from edgekv.cli import main
+from tests.waiting import HANG_S
 
 QUESTION = "What do you see?"
 
 
-def edgekv(*arguments: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def edgekv(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "edgekv", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 def write_clip(path: Path, num_frames: int, *, fps: float = 10.0) -> Path:
@@ -230,7 +231,7 @@ def test_a_signal_ends_with_the_summary_whatever_is_being_done(
     time.sleep(moment_s)
     process.send_signal(number)
     try:
-        rest, stderr = process.communicate(timeout=60)
+        rest, stderr = process.communicate(timeout=HANG_S)
     finally:
         process.kill()
     assert (process.returncode, stderr) == (0, "")
@@ -246,7 +247,7 @@ def test_any_text_can_be_written_in_any_encoding(tmp_path: Path, output_format: 
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(
-        command, capture_output=True, env=environment, timeout=60, check=False, encoding="ascii"
+        command, capture_output=True, env=environment, timeout=HANG_S, check=False, encoding="ascii"
     )
     assert (done.returncode, done.stderr) == (0, "")
     if output_format == "jsonl":

@@ -16,6 +16,7 @@ import pytest
 from edgekv.cli import main
 from tests.cli.test_run import QUESTION, write_clip
 from tests.media.rtsp_server import RtspServer
+from tests.waiting import HANG_S
 
 FORMATS = pytest.mark.parametrize("output_format", ["text", "jsonl"])
 
@@ -120,7 +121,7 @@ def test_when_it_is_told_to(clip: Path, output_format: str, number: signal.Signa
         assert process.stdout is not None
         first = process.stdout.readline()
         process.send_signal(number)
-        rest, error = process.communicate(timeout=60)
+        rest, error = process.communicate(timeout=HANG_S)
     assert (process.returncode, error) == (0, "")
     check_summary((first + rest).splitlines(), output_format)
 
@@ -143,7 +144,7 @@ def test_where_stdout_takes_nothing_more(
     ]  # fmt: skip
     try:
         done = subprocess.run(
-            command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=HANG_S, check=False
         )
     finally:
         os.close(writer)
@@ -154,7 +155,7 @@ def test_where_stdout_takes_nothing_more(
 def test_without_a_stdout(clip: Path) -> None:
     command = f"{sys.executable} -m edgekv run {clip} --prompt x --format jsonl >&-"
     done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", command], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     said = "edgekv: stdout: closed by whoever started edgekv\n"
     assert (done.returncode, done.stderr) == (1, said)

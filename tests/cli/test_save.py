@@ -12,6 +12,7 @@ import pytest
 
 from edgekv.cli import main
 from tests.cli.test_run import QUESTION, write_clip
+from tests.waiting import HANG_S, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -106,10 +107,9 @@ def test_a_run_that_is_ended_can_be_continued(
         "--realtime", "--format", "jsonl", "--save", path, "--save-every", "500ms",
     ]  # fmt: skip
     with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+        wait_until(lambda: path.exists() or process.poll() is not None)
         process.send_signal(end)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate(timeout=HANG_S)
     if end != signal.SIGKILL:
         assert process.returncode == 0
         assert json.loads(rest.splitlines()[-1])["saves"] >= 2

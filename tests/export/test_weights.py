@@ -133,7 +133,7 @@ def test_weights_are_written_once_for_all_pools(folders: dict[str, Path]) -> Non
         ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     block=st.sampled_from([16, 32]),

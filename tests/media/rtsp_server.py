@@ -12,6 +12,7 @@ import threading
 from typing import Literal
 
 from tests.media import clips
+from tests.waiting import HANG_S
 
 _SDP = (
     "v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\n"
@@ -70,7 +71,7 @@ class RtspServer:
         try:
             client, _ = self._socket.accept()
             with client:
-                client.settimeout(5)
+                client.settimeout(HANG_S)
                 while self._answer(client) != "PLAY":
                     pass
                 self._play(client)

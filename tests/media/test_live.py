@@ -1,7 +1,8 @@
 """Live sources: the newest frame wins, nothing piles up, everything is let go of.
 
 A file played at its own pace stands in for a camera; where a device's faults are needed, a small
-reader of the test's own has them. No assertion depends on how fast the machine is.
+reader of the test's own has them. No assertion depends on how fast the machine is: what is silent
+for how long, a clock of the test's own says.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from edgekv.media import open_video
 from edgekv.media.live import LiveSource
 from edgekv.media.source import Mark, SequentialSource
 from tests.media import clips
+from tests.waiting import HANG_S, wait_until
 
 
 class Device:
@@ -29,6 +31,7 @@ class Device:
     def __init__(self, num_frames: int, *, at_end: Callable[[], None] | None = None) -> None:
         self.num_bad_frames = 0
         self.steps = threading.Semaphore(0)
+        self.runs_freely = False
         self.closed_by: threading.Thread | None = None
         self.num_retrieved = 0
         self._num_frames = num_frames
@@ -40,7 +43,7 @@ class Device:
             if self._at_end is not None:
                 self._at_end()
             return None
-        if not self.steps.acquire(timeout=5):
+        if not self.runs_freely and not self.steps.acquire(timeout=HANG_S):
             return None
         self._index += 1
         return Mark(self._index, self._index / 10)
@@ -55,21 +58,29 @@ class Device:
     def step(self, num_frames: int) -> None:
         self.steps.release(num_frames)
 
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen within 10 s"
-        time.sleep(0.002)
+    def run_freely(self) -> None:
+        self.runs_freely = True
+        self.step(1)
 
 
-def live(device: Device, fps: float | None = None, timeout_s: float = 5) -> LiveSource:
+class Clock:
+    """What a live source takes for the time: it stands still unless the test moves it on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        monkeypatch.setattr("edgekv.media.live.time", self)
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def live(device: Device, fps: float | None = None, timeout_s: float = HANG_S) -> LiveSource:
     return LiveSource(device, "the camera", fps=fps, timeout_s=timeout_s)
 
 
 @contextmanager
 def watching(
-    device: Device, fps: float | None = None, timeout_s: float = 5
+    device: Device, fps: float | None = None, timeout_s: float = HANG_S
 ) -> Iterator[LiveSource]:
     source = live(device, fps, timeout_s)
     try:
@@ -103,28 +114,27 @@ def test_frames_not_due_are_neither_decoded_nor_dropped() -> None:
         assert source.stats().num_dropped_frames == 0
 
 
-def test_the_age_of_a_frame_is_reported() -> None:
-    device = Device(10)
+def test_the_age_of_a_frame_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, clock = Device(10), Clock(monkeypatch)
     device.step(1)
     with watching(device) as source:
-        next(source)
-        before = time.monotonic()
-        device.step(1)
-        wait_until(lambda: device.num_retrieved == 2)
-        time.sleep(0.05)
-        next(source)
-        assert 0.04 < source.stats().age_s <= time.monotonic() - before
-        assert source.stats().max_age_s >= source.stats().age_s
+        for age_s in (0.25, 1.5, 0.5):
+            wait_until(lambda: device.num_retrieved > source.stats().num_frames)
+            clock.now_s += age_s
+            next(source)
+            assert source.stats().age_s == age_s
+            device.step(1)
+        assert source.stats().max_age_s == 1.5
 
 
 @pytest.mark.parametrize("how", ["close", "with", "error", "early"])
 def test_the_thread_ends_and_lets_go_of_the_device(how: str) -> None:
-    device = Device(100)
+    device = Device(10**9)
     device.step(1)
     before = set(threading.enumerate())
     source = live(device)
     (thread,) = set(threading.enumerate()) - before
-    device.step(5)
+    device.run_freely()
     if how == "close":
         source.close()
         source.close()
@@ -218,44 +228,40 @@ def test_no_frame_at_all() -> None:
     assert device.closed_by is not None
 
 
-def test_silence_ends_in_an_error_not_in_a_hang() -> None:
-    device = Device(10)
+def test_silence_ends_in_an_error_not_in_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, clock = Device(10), Clock(monkeypatch)
     device.step(1)
-    source = live(device, timeout_s=0.1)
-    next(source)
-    with pytest.raises(SourceError, match=r"the camera: no frame for 0\.1 s"):
+    with watching(device, timeout_s=0.1) as source:
         next(source)
-    device.step(1)
-    source.close()
+        clock.now_s += 0.2
+        with pytest.raises(SourceError, match=r"the camera: no frame for 0\.1 s"):
+            next(source)
 
 
-def test_frames_that_are_not_due_are_signs_of_life() -> None:
-    device = Device(100)
-    device.step(1)
-    with watching(device, fps=0.1, timeout_s=1) as source:
-        next(source)
-        done = threading.Event()
+def test_frames_that_are_not_due_are_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
 
-        def drip() -> None:
-            while not done.wait(0.015):
-                device.step(1)
+    class Dripping(Device):
+        def grab(self) -> Mark | None:
+            clock.now_s += 0.04
+            time.sleep(0.002)  # time for the user to notice a silence, if it took this for one
+            return super().grab()
 
-        thread = threading.Thread(target=drip)
-        thread.start()
-        with pytest.raises(SourceError, match="lost"):
-            next(source)  # the only due frame would be number 100
-        done.set()
-        thread.join()
+    device = Dripping(100)
+    device.run_freely()
+    with watching(device, fps=0.01, timeout_s=0.05) as source:
+        assert next(source).index == 0
+        with pytest.raises(SourceError, match="lost after 1 frames"):
+            next(source)  # none of the others is due
 
 
 def test_a_file_played_like_a_camera(tmp_path: Path) -> None:
     path = clips.write_clip(tmp_path / "clip.avi", "MJPG", 50, 60)
     start = time.monotonic()
     with open_video(path, fps=None, realtime=True) as source:
-        frames = []
-        for frame in source:
-            frames.append(frame)
-            time.sleep(0.1)
+        frames = [next(source)]
+        wait_until(lambda: source.stats().num_dropped_frames > 20)
+        frames.extend(source)
     assert time.monotonic() - start >= 59 / 50, "not faster than its own pace"
     stats = source.stats()
     indices = [frame.index for frame in frames]

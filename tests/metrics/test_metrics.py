@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import edgekv
 from edgekv.metrics import ModelCollector, serve_metrics
 from tests.session.cross_bundle import save_cross_bundle
+from tests.waiting import HANG_S
 
 Picture = Callable[[int], NDArray[np.uint8]]
 Samples = dict[tuple[str, ...], float]
@@ -112,14 +113,15 @@ def test_figures_of_cross_attention(model: edgekv.Model, tmp_path: Path) -> None
 def test_a_served_page_holds_them_until_it_is_closed(model: edgekv.Model) -> None:
     server = serve_metrics(model, 0)
     url = f"http://127.0.0.1:{server.port}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as page:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # to here, past any proxy
+    with opener.open(url, timeout=HANG_S) as page:
         served = read(page.read().decode())
     assert served["edgekv_kv_pool_bytes",] > 0
     with pytest.raises(edgekv.MetricsError, match=f"on 127.0.0.1:{server.port}: "):
         serve_metrics(model, server.port)
     server.close()
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(url, timeout=10)
+        opener.open(url, timeout=HANG_S)
 
 
 def test_without_the_library_one_line_says_what_to_install(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import edgekv
 from edgekv.tier.file import TierFile
+from tests.waiting import HANG_S
 
 Picture = Callable[[int], NDArray[np.uint8]]
 PIXELS = np.zeros((8, 8, 3), np.uint8)
@@ -140,9 +141,9 @@ def test_closing_while_another_thread_is_at_it_says_so_too(
 
             thread = threading.Thread(target=use_on)
             thread.start()
-            begun.wait(60)
+            assert begun.wait(HANG_S)
             session.close()
-            thread.join(60)
+            thread.join(HANG_S)
     finally:
         sys.setswitchinterval(interval)
     assert said == {"SessionError: this session is closed"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import edgekv
 from edgekv import Frame, SamplingOptions
 from edgekv.bundle import Bundle
 from edgekv.executors.ort_cpu import OrtDecoder, OrtVision
+from tests.waiting import HANG_S
 
 Picture = Callable[[int], NDArray[np.uint8]]
 SHORT = SamplingOptions(max_new_tokens=4)
@@ -292,7 +294,7 @@ def test_closing_under_a_push_is_a_clear_error(
 
         def push_on() -> None:
             try:
-                for k in range(10_000):
+                for k in itertools.count():
                     session.push(picture(k % 5), float(k))
                     begun.set()
             except BaseException as error:
@@ -300,9 +302,9 @@ def test_closing_under_a_push_is_a_clear_error(
 
         thread = threading.Thread(target=push_on)
         thread.start()
-        begun.wait(30)
+        assert begun.wait(HANG_S)
         (model if close_model else session).close()
-        thread.join(30)
+        thread.join(HANG_S)
         kind = edgekv.ModelError if close_model else edgekv.SessionError
         assert [type(error) for error in errors] == [kind]
         assert "closed" in str(errors[0])
@@ -319,13 +321,13 @@ def test_a_forgotten_answer_never_waits_for_the_pool(model: edgekv.Model, pictur
         def use_the_pool() -> None:
             with model._runner.lock:
                 held.set()
-                assert done.wait(60), "the finalizer waits"
+                assert done.wait(HANG_S), "the finalizer waits"
 
         user = threading.Thread(target=use_the_pool)
         user.start()
-        assert held.wait(60)
+        assert held.wait(HANG_S)
         del answer
         gc.collect()
         done.set()
-        user.join(60)
+        user.join(HANG_S)
         assert session.stats().pages_live == live

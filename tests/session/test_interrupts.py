@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import FrameType
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 import edgekv
 from edgekv import SamplingOptions
 from edgekv.bundle import Bundle
+from tests.waiting import in_another_thread
 
 Picture = Callable[[int], NDArray[np.uint8]]
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -27,6 +27,7 @@ QUESTION = "What do you see?"
 SHORT = SamplingOptions(max_new_tokens=3)
 NUM_FRAMES = 10  # more than the pool holds beside a question
 NUM_MOMENTS = 16  # of each operation
+NUMBERS = count(10_000)  # of as many tokens each
 PACKAGE = str(Path(edgekv.__file__).parent)
 
 
@@ -122,7 +123,7 @@ class Stream:
         self.made.append(self.model.restore(self.path / "to_restore"))
 
     def open(self) -> None:
-        text = f"Watch {self.path.name} {time.monotonic_ns()}."  # found nowhere
+        text = f"Watch {next(NUMBERS)}."  # found nowhere
         self.made.append(self.model.session(instructions=text, reserve_tokens=64))
 
     def trace(self) -> None:
@@ -145,16 +146,6 @@ class Stream:
 
 
 OPERATIONS = [name for name in vars(Stream) if not name.startswith("_")]
-
-
-def from_another_thread(use: Callable[[], object]) -> object:
-    """What ``use`` gives, unless it waits for a lock that nobody will give back."""
-    given: list[object] = []
-    thread = threading.Thread(target=lambda: given.append(use()), daemon=True)
-    thread.start()
-    thread.join(60)
-    assert given, "a lock is held for ever"
-    return given[0]
 
 
 def state(session: edgekv.Session) -> tuple[object, ...] | None:
@@ -183,7 +174,7 @@ def test_an_interrupted_operation_has_been_done_or_has_not(
             except KeyboardInterrupt:
                 num_interrupted += 1
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-            assert from_another_thread(partial(state, stream.session)) in (before, after)
+            assert in_another_thread(partial(state, stream.session)) in (before, after)
             counts = small.figures().counts
             assert counts.free + counts.live + counts.cached == counts.num_pages
             assert not list(tmp_path.glob(".*.tmp"))

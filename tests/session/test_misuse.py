@@ -14,6 +14,7 @@ import edgekv
 from edgekv import Frame, SamplingOptions
 from edgekv.drawing import Drawing
 from edgekv.executors.ort_cpu import OrtDecoder
+from tests.waiting import in_another_thread
 
 Picture = Callable[[int], NDArray[np.uint8]]
 
@@ -103,10 +104,7 @@ def test_a_second_thread_neither_draws_nor_closes_an_answer(
             said.append(f"{type(error).__name__}: {error}")
 
     def run_beside(*arguments: Any) -> NDArray[np.float32]:
-        other = threading.Thread(target=use_it, daemon=True)
-        other.start()
-        other.join(30)
-        assert not other.is_alive()
+        in_another_thread(use_it)
         return run(*arguments)
 
     with model.session() as session:
@@ -142,28 +140,38 @@ def test_an_empty_question_is_refused(session: edgekv.Session, picture: Picture,
 
 
 def test_pushing_from_two_threads_is_an_error_and_never_a_crash(
-    model: edgekv.Model, picture: Picture
+    model: edgekv.Model, picture: Picture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    run, outcomes = OrtDecoder.run, list[str]()
+    refused = "another thread is changing this session; push and say from one thread"
     with model.session() as session:
-        start = threading.Barrier(2)
-        outcomes: list[str] = []
 
-        def push_many(offset: int) -> None:
-            start.wait()
+        def push(k: int) -> None:
+            try:
+                session.push(Frame(picture(k), 1.0))
+                outcomes.append("pushed")
+            except edgekv.SessionError as error:
+                outcomes.append(str(error))
+
+        def run_beside(*arguments: Any) -> NDArray[np.float32]:
+            in_another_thread(lambda: push(2))
+            return run(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(OrtDecoder, "run", run_beside)
+            push(1)
+        assert outcomes == [refused, "pushed"]
+
+        def push_many(k: int) -> None:
             for _ in range(50):
-                try:
-                    session.push(Frame(picture(offset), 1.0))
-                    outcomes.append("pushed")
-                except edgekv.SessionError as error:
-                    outcomes.append(str(error))
+                push(k)
 
         threads = [threading.Thread(target=push_many, args=(k,)) for k in (1, 2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        refused = "another thread is changing this session; push and say from one thread"
-        assert len(outcomes) == 100
+        assert len(outcomes) == 102
         assert set(outcomes) == {"pushed", refused}
         assert session.stats().num_frames == outcomes.count("pushed")
 

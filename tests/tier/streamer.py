@@ -1,5 +1,5 @@
-"""A process that the kill test kills. For each line on stdin it forks a life of one session that
-streams frames into a tier and saves itself, until it is killed, and says its process id.
+"""What the kill test kills: a life of one session that streams frames into a tier and saves itself,
+until it is killed.
 
 Without a model: a frame's pages are numbers drawn from the frame's own number, which no two frames
 of any two lives share.
@@ -7,10 +7,9 @@ of any two lives share.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from edgekv.config import KVGeometry, Rotation
 from edgekv.session_file import Block, SessionFile, write_session_file
 from edgekv.tier.store import Tier, TierPlan
 from edgekv.types import ModelIdentity
+from tests.killing import fork_writers
 
 GEOMETRY = KVGeometry(2, 2, 32, 16, "float16")
 FRAME_TOKENS, WINDOW, NUM_SLOTS = 40, 6, 12
@@ -113,16 +113,14 @@ class Life:
         return int(np.count_nonzero([int(frames["segment"][slot]) not in live for slot in slots]))
 
 
+def live(_: str) -> NoReturn:
+    """One life of the session, from its last save on."""
+    session = Life(Path(sys.argv[1]))
+    while True:
+        session.save()
+        for _push in range(5):
+            session.push()
+
+
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for _ in sys.stdin:
-        if child := os.fork():
-            print(child, flush=True)
-        else:
-            session = Life(target)
-            session.save()
-            while True:
-                for _push in range(5):
-                    session.push()
-                session.save()
+    fork_writers(live)
