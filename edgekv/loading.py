@@ -85,8 +85,6 @@ def load(
     share = switch(share, "share")
     chosen = choose_device(device)
     bundle = Bundle.open(path)
-    if device == "auto" and bundle.cross is not None:
-        chosen = choose_device("auto", cross_attention=True)
     need = estimate(
         bundle,
         kv_budget,
@@ -125,7 +123,12 @@ def _create_runner(
     cache = _make_cache(bundle, need, kv_dtype, share=share)
     with ExitStack() as on_failure:
         cross = create_cross_executor(
-            bundle, device, kv_dtype, num_pages=need.num_cross_pages, num_threads=num_threads
+            bundle,
+            device,
+            kv_dtype,
+            num_pages=need.num_cross_pages,
+            num_threads=num_threads,
+            engines=engines,
         )
         if cross is not None:
             on_failure.callback(cross.close)
@@ -158,7 +161,7 @@ def _create_inputs(
         vision = _load_vision(bundle, device, num_threads, engines)
         if vision is not None:
             on_failure.callback(vision.close)
-        sources = load_sources(bundle, device, runner, num_threads)
+        sources = load_sources(bundle, device, runner, num_threads, engines)
         if sources is not None:
             on_failure.callback(sources.close)
         inputs = InputEncoder(bundle, vision, sources, encoder_cache_bytes=encoder_cache_bytes)

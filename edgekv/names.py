@@ -48,12 +48,19 @@ ENCODER_STATES = "encoder_states"  # (L, encoder hidden) float32, an input of cr
 # cross.onnx: encoder states into the cross pools, which are its inputs and its only outputs
 CROSS_SLOT_MAPPING = "cross_slot_mapping"  # (L,) int32, page * page_size + offset, -1 = leave out
 
+_CROSS = "cross_"  # what names of pools that cross-attention reads begin with
+
 
 def pool(part: str, kind: str, layer: int, *, cross: bool = False) -> str:
     """Name of a layer's tensor that is written in place: ``part`` is ``key`` or ``value``, ``kind``
     ``pool`` or, beside int8 pools, ``scales`` (P, Hk, S) float32, and of outputs ``pool_out`` or
     ``scales_out``, bound to the memory of the input; ``cross``: what cross-attention reads."""
-    return f"{'cross_' if cross else ''}{part}_{kind}.{layer}"
+    return f"{_CROSS if cross else ''}{part}_{kind}.{layer}"
+
+
+def is_cross_pool(name: str) -> bool:
+    """Whether ``pool`` made this name with ``cross``."""
+    return name.startswith(_CROSS) and "." in name
 
 
 def key_pool(layer: int) -> str:

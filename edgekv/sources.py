@@ -24,6 +24,7 @@ from edgekv.executors import (
     CrossExecutor,
     Device,
     EncoderExecutor,
+    EngineSource,
     create_cross,
     create_encoder,
     cross_signature,
@@ -155,7 +156,13 @@ def cross_pages(
 
 
 def create_cross_executor(
-    bundle: Bundle, device: Device, kv_dtype: KVDtype | None, *, num_pages: int, num_threads: int
+    bundle: Bundle,
+    device: Device,
+    kv_dtype: KVDtype | None,
+    *,
+    num_pages: int,
+    num_threads: int,
+    engines: EngineSource | None = None,
 ) -> CrossExecutor | None:
     """What owns and writes the cross pools; None for a model without."""
     geometry = bundle.cross_geometry_for(kv_dtype)
@@ -170,11 +177,16 @@ def create_cross_executor(
         signature=cross_signature(
             geometry, num_states=bundle.cross.max_states, hidden_size=bundle.cross.hidden_size
         ),
+        engines=engines,
     )
 
 
 def load_sources(
-    bundle: Bundle, device: Device, runner: Runner, num_threads: int
+    bundle: Bundle,
+    device: Device,
+    runner: Runner,
+    num_threads: int,
+    engines: EngineSource | None = None,
 ) -> SourceEncoder | None:
     """The encoder of what cross-attention sees; None for a model without."""
     if bundle.cross is None:
@@ -189,5 +201,6 @@ def load_sources(
             tiles=bundle.cross.tiles,
             audio=bundle.cross.audio,
         ),
+        engines=engines,
     )
     return SourceEncoder(bundle.cross, encoder, runner, bundle.weights_sha256)

@@ -12,11 +12,13 @@ from typing import Any
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 import edgekv
+from edgekv.bundle import Bundle
 from edgekv.cli.options import PathType
 from edgekv.device_config import read_device_config
 from edgekv.executors import choose_device
@@ -51,10 +53,20 @@ def main(
         edgekv.load(bundle, progress=report, **settings) as model,
         model.session() as session,
     ):
-        if model.bundle.image is not None:
-            session.push(np.zeros((64, 64, 3), np.uint8), time_s=0.0)
+        if (example := _example(model.bundle)) is not None:
+            session.push(example, time_s=0.0)
         session.logits("Ready?")
     console.print(f"{bundle}: ready for {device}")
+
+
+def _example(bundle: Bundle) -> NDArray[np.uint8] | NDArray[np.float32] | None:
+    """A picture (64, 64, 3) or a sound (num_samples,) to try the engines with; None where the model
+    takes text only."""
+    if bundle.cross is not None and bundle.cross.audio is not None:
+        return np.zeros(bundle.cross.audio.sampling_rate, np.float32)
+    if bundle.cross is None and bundle.image is None:
+        return None
+    return np.zeros((64, 64, 3), np.uint8)
 
 
 @contextmanager

@@ -135,9 +135,13 @@ class Bundle:
 
     @property
     def graph_paths(self) -> tuple[Path, ...]:
-        """Every graph that runs, but those of cross-attention."""
-        vision = self.vision_path
-        return (self.decoder_path,) if vision is None else (self.decoder_path, vision)
+        """Every graph that runs, with pools of the bundle's own KV dtype."""
+        paths = [self.decoder_path]
+        if self.vision_path is not None:
+            paths.append(self.vision_path)
+        if self.cross is not None:
+            paths += [self.encoder_path, self.path / self.cross.graphs[self.cross.geometry.dtype]]
+        return tuple(paths)
 
     @property
     def tokenizer_path(self) -> Path:

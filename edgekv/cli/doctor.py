@@ -151,8 +151,6 @@ def _show_bundle(console: Console, path: Path, kv_budget: int, kv_dtype: KVDtype
     building = build_bytes(max(map(graph_bytes, opened.graph_paths)))
     builds = available is None or building <= available
     engines = f"about {format_bytes(building)} while its engines are built: {_verdict(builds)}"
-    if opened.cross is not None:
-        engines = "no: it runs no cross-attention; --device cuda or cpu"
     table.add_row("TensorRT", engines)
     console.print(table)
     return fits and has_room

@@ -36,6 +36,7 @@ class DevicePools:
         cross: bool = False,  # those that cross-attention reads
     ) -> None:
         self._cuda = cuda
+        self.num_pages = num_pages
         self._tensors = pool_tensors(geometry, num_pages, cross=cross)
         self._num_parts = 2 * geometry.num_layers  # numbers of keys and of values; scales follow
         self._contents = slot_shape(geometry), storage_dtype(geometry.dtype)

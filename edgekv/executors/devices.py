@@ -122,17 +122,14 @@ def _library_problem(find: Callable[[], Path]) -> str | None:
     return None
 
 
-def choose_device(name: str, *, cross_attention: bool = False) -> Device:
-    """Resolve ``auto`` or check a named device; with ``cross_attention``, ``auto`` is none that
-    cannot run it. Raises ValueError for an unknown name and
+def choose_device(name: str) -> Device:
+    """Resolve ``auto`` or check a named device. Raises ValueError for an unknown name and
     ExecutorError with the reasons for one that cannot run here."""
     known = get_args(Device)
     if name != "auto" and name not in known:
         raise ValueError(f"device must be auto, {', '.join(known)}, got {name!r}")
     reports = device_reports()
     for report in reports:
-        if name == "auto" and cross_attention and report.device == "tensorrt":
-            continue
         if name in ("auto", report.device) and report.available:
             return report.device
     wanted = [report for report in reports if name in ("auto", report.device)]

@@ -18,10 +18,6 @@ from edgekv.executors.devices import Device
 from edgekv.executors.signature import Signature, decoder_signature
 
 Pools = TypeVar("Pools")
-_NO_CROSS = (
-    "models with cross-attention do not run on TensorRT: no engine is built of their encoder and "
-    "of the graph that writes their cross pools; --device cuda and --device cpu run them"
-)
 
 
 def create_decoder(
@@ -57,9 +53,11 @@ def create_decoder(
             signature=signature,
             cross_pools=_pools_of(cross, HostPools),
         )
+    from edgekv.executors.device_pools import DevicePools
+
     columns = min(max_columns or num_pages, num_pages)
+    cross_pools = _pools_of(cross, DevicePools)
     if device == "cuda":
-        from edgekv.executors.device_pools import DevicePools
         from edgekv.executors.ort_cuda import OrtCudaDecoder
 
         return OrtCudaDecoder(
@@ -68,10 +66,8 @@ def create_decoder(
             num_pages=num_pages,
             max_columns=columns,
             signature=signature,
-            cross_pools=_pools_of(cross, DevicePools),
+            cross_pools=cross_pools,
         )
-    if cross is not None:
-        raise ExecutorError(_NO_CROSS)
     from edgekv.executors.tensorrt.open import open_decoder
     from edgekv.executors.tensorrt.profiles import StepLimits
 
@@ -84,8 +80,10 @@ def create_decoder(
             page_size=geometry.page_size,
             max_columns=columns,
             max_step_tokens=max(max_step_tokens, geometry.page_size),
+            num_cross_pages=0 if cross_pools is None else cross_pools.num_pages,
         ),
         source=_given(engines),
+        cross_pools=cross_pools,
     )
 
 
@@ -130,9 +128,14 @@ def _given(engines: EngineSource | None) -> EngineSource:
 
 
 def create_encoder(
-    device: Device, path: Path, *, num_threads: int = 0, signature: Signature | None = None
+    device: Device,
+    path: Path,
+    *,
+    num_threads: int = 0,
+    signature: Signature | None = None,
+    engines: EngineSource | None = None,
 ) -> EncoderExecutor:
-    """An encoder executor of a model with cross-attention. ``num_threads`` 0 = one per core."""
+    """An encoder executor of a model with cross-attention; see ``create_decoder``."""
     if device == "cpu":
         from edgekv.executors.ort_cross import OrtEncoder
 
@@ -142,7 +145,11 @@ def create_encoder(
         from edgekv.executors.ort_cuda import CUDA
 
         return OrtEncoder(path, signature=signature, providers=CUDA)
-    raise ExecutorError(_NO_CROSS)
+    from edgekv.executors.tensorrt.open import open_encoder
+
+    if signature is None:
+        raise ExecutorError("the TensorRT executor must be told what an encoder takes")
+    return open_encoder(path, signature=signature, source=_given(engines))
 
 
 def create_cross(
@@ -153,8 +160,9 @@ def create_cross(
     num_pages: int,
     num_threads: int = 0,
     signature: Signature | None = None,
+    engines: EngineSource | None = None,
 ) -> CrossExecutor:
-    """An executor that writes and owns cross pools. ``num_threads`` 0 = one per core."""
+    """An executor that writes and owns cross pools; see ``create_decoder``."""
     if device == "cpu":
         from edgekv.executors.ort_cross import OrtCross
 
@@ -166,4 +174,10 @@ def create_cross(
         from edgekv.executors.ort_cuda import gpu
 
         return OrtCross(path, geometry, num_pages=num_pages, signature=signature, place=gpu())
-    raise ExecutorError(_NO_CROSS)
+    from edgekv.executors.tensorrt.open import open_cross
+
+    if signature is None:
+        raise ExecutorError("the TensorRT executor must be told the size of encoder states")
+    return open_cross(
+        path, geometry, num_pages=num_pages, signature=signature, source=_given(engines)
+    )

@@ -20,6 +20,7 @@ from edgekv.errors import ExecutorError
 from edgekv.executors.cuda import Block, DeviceInfo, MemoryKind
 from edgekv.executors.ort_session import element_type
 from edgekv.executors.signature import Signature
+from edgekv.executors.tensorrt.jobs import EngineJob
 from edgekv.executors.tensorrt.profiles import Dims, Profile
 
 Work = Callable[[], object]
@@ -58,6 +59,7 @@ class HostCuda:
         self.copied: list[int] = []  # bytes of each copy that was queued
         self.num_launches = 0
         self.num_graphs = 0
+        self.most_bytes = 0  # that were ever taken at once
         self._limit = limit
 
     def allocate(self, num_bytes: int, kind: MemoryKind) -> Block:
@@ -68,6 +70,7 @@ class HostCuda:
         memory = raw[start : start + num_bytes]
         address = memory.ctypes.data
         self.blocks[address] = memory
+        self.most_bytes = max(self.most_bytes, self._limit - self.free_bytes())
         if kind == "device":
             self._device_blocks[address] = num_bytes
         return Block(
@@ -129,6 +132,10 @@ class HostContext:
         self.fail = False
         self.num_plain_runs = 0
 
+    def output_size(self, name: str) -> int:
+        """Of a row of the output, 0 = the graph has none of this name."""
+        return next((one.shape[1] for one in self._session.get_outputs() if one.name == name), 0)
+
     def set_input_shape(self, name: str, shape: Dims, /) -> bool:
         self._shapes[name] = shape
         return self._profile.ranges[name].admits(shape)
@@ -168,7 +175,27 @@ class HostContext:
             names.QUERIES: names.INPUTS_EMBEDS,
             names.IMAGE_EMBEDS: names.PIXEL_VALUES,
         }
+        if result.name not in rows_like:  # one whose shape is fixed
+            return tuple(result.shape)
         return (shapes[rows_like[result.name]][0], *result.shape[1:])
+
+
+class HostRunning:
+    """See ``edgekv.executors.tensorrt.engine.Running``: the graph of a job in place of its
+    engine."""
+
+    def __init__(self, job: EngineJob, cuda: HostCuda) -> None:
+        self.contexts = [
+            HostContext(job.graph, job.signature, profile, cuda) for profile in job.profiles
+        ]
+        self.query_size = self.contexts[0].output_size(names.QUERIES)
+        self.num_released = 0
+
+    def take_error(self) -> str:
+        return "no reason"
+
+    def release(self) -> None:
+        self.num_released += 1
 
 
 def _shared(view: np.ndarray[Any, Any], dtype: str) -> ort.OrtValue:

@@ -22,11 +22,13 @@ from edgekv.executors.ort_cuda import OrtCudaDecoder, Place
 from edgekv.executors.ort_session import CPU
 from edgekv.executors.signature import Signature, decoder_signature, vision_signature
 from edgekv.executors.tensorrt.decoder import TensorRTDecoder
-from edgekv.executors.tensorrt.profiles import StepLimits, decoder_profiles, vision_profile
+from edgekv.executors.tensorrt.fixed import FixedEngine
+from edgekv.executors.tensorrt.jobs import decoder_job, vision_job
+from edgekv.executors.tensorrt.profiles import StepLimits
 from edgekv.executors.tensorrt.vision import TensorRTVision
 from edgekv.generate import Runner
 from edgekv.inputs import InputEncoder, model_identity
-from tests.executors.host_cuda import HostContext, HostCuda
+from tests.executors.host_cuda import HostCuda, HostRunning
 
 NUM_PAGES = 22  # full after some ten frames
 Executors = tuple[DecoderExecutor, VisionExecutor]
@@ -42,31 +44,18 @@ def on_tensorrt(bundle: Bundle, kv_dtype: KVDtype) -> Executors:
         vocab_size=manifest.vocab_size,
         page_mass=True,
     )
-    limits = StepLimits(NUM_PAGES, geometry.page_size, NUM_PAGES)
-    decode, prefill = decoder_profiles(signature, limits)
+    job = decoder_job(path, signature, StepLimits(NUM_PAGES, geometry.page_size, NUM_PAGES))
     decoder = TensorRTDecoder(
-        (
-            HostContext(path, signature, decode, cuda),
-            HostContext(path, signature, prefill, cuda),
-        ),
-        (decode, prefill),
+        HostRunning(job, cuda),
+        job.profiles,
         cuda,
         DevicePools(cuda, geometry, NUM_PAGES, page_mass=True),
         num_rope_axes=geometry.num_rope_axes,
         vocab_size=manifest.vocab_size,
-        query_size=192,
-        take_error=lambda: "no reason",
-        release=lambda: None,
     )
-    vision = _vision_signature(bundle)
-    return decoder, TensorRTVision(
-        HostContext(bundle.path / "vision.onnx", vision, vision_profile(vision), cuda),
-        cuda,
-        picture=(1, 3, 64, 64),
-        embeds=(1, bundle.tokens_per_image, manifest.hidden_size),
-        take_error=lambda: "no reason",
-        release=lambda: None,
-    )
+    seen = vision_job(bundle.path / "vision.onnx", _vision_signature(bundle))
+    engine = FixedEngine(HostRunning(seen, cuda), cuda, seen.signature, name="vision")
+    return decoder, TensorRTVision(engine)
 
 
 def _vision_signature(bundle: Bundle) -> Signature:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from edgekv.errors import BudgetError, ExecutorError
 from edgekv.executors.cuda import DeviceInfo
-from edgekv.executors.tensorrt.memory import check_build
+from edgekv.executors.tensorrt.memory import check_build, graph_bytes
 from edgekv.executors.twin import Twin, choose_sharing
 from tests.executors.host_cuda import HostCuda
 
@@ -75,3 +77,12 @@ def test_builds_need_four_times_the_weights() -> None:
         r"3.9 GiB are available",
     ):
         check_build("decoder.onnx", GIB, 4 * GIB - 2**27)
+
+
+def test_weights_count_for_the_graphs_of_every_kv_dtype(tmp_path: Path) -> None:
+    for name, size in (("decoder.onnx", 10), ("decoder.int8-kv.onnx", 20), ("vision.onnx", 5)):
+        (tmp_path / name).write_bytes(bytes(size))
+    (tmp_path / "decoder.onnx.data").write_bytes(bytes(1000))
+    found = [graph_bytes(tmp_path / name) for name in ("decoder.onnx", "decoder.int8-kv.onnx")]
+    assert found == [1010, 1020]
+    assert graph_bytes(tmp_path / "vision.onnx") == 5

@@ -23,9 +23,10 @@ from edgekv.executors.device_pools import DevicePools
 from edgekv.executors.ort_cpu import OrtDecoder
 from edgekv.executors.signature import decoder_signature
 from edgekv.executors.tensorrt.decoder import TensorRTDecoder
-from edgekv.executors.tensorrt.profiles import StepLimits, decoder_profiles
+from edgekv.executors.tensorrt.jobs import decoder_job
+from edgekv.executors.tensorrt.profiles import StepLimits
 from edgekv.generate import Runner
-from tests.executors.host_cuda import HostContext, HostCuda
+from tests.executors.host_cuda import HostContext, HostCuda, HostRunning
 
 NUM_PAGES = 96
 QUERY_SIZE = 192  # of the demo model: 6 heads of 32 numbers
@@ -36,12 +37,15 @@ class Rig:
     """The decoder under test with all it runs on, and the CPU executor beside it."""
 
     cuda: HostCuda
-    contexts: tuple[HostContext, HostContext]
+    running: HostRunning
     decoder: TensorRTDecoder
     other: OrtDecoder
     bundle: Bundle
     geometry: KVGeometry
-    released: list[str]
+
+    @property
+    def contexts(self) -> list[HostContext]:
+        return self.running.contexts
 
     def runners(self) -> tuple[Runner, Runner]:
         """Two runners over caches that do the same."""
@@ -53,8 +57,8 @@ class Rig:
 
 
 def make(
-    bundle: Bundle, cuda: HostCuda, released: list[str], kv_dtype: KVDtype | None = None
-) -> tuple[Any, TensorRTDecoder]:
+    bundle: Bundle, cuda: HostCuda, kv_dtype: KVDtype | None = None
+) -> tuple[HostRunning, TensorRTDecoder]:
     manifest, geometry = bundle.manifest, bundle.geometry_for(kv_dtype)
     signature = decoder_signature(
         geometry,
@@ -63,33 +67,27 @@ def make(
         page_mass=True,
     )
     limits = StepLimits(NUM_PAGES, geometry.page_size, NUM_PAGES, max_step_tokens=64, max_rows=2)
-    profiles = decoder_profiles(signature, limits)
-    contexts = tuple(
-        HostContext(bundle.decoder_path_for(kv_dtype), signature, profile, cuda)
-        for profile in profiles
-    )
+    job = decoder_job(bundle.decoder_path_for(kv_dtype), signature, limits)
+    running = HostRunning(job, cuda)
     decoder = TensorRTDecoder(
-        contexts,  # type: ignore[arg-type]
-        profiles,
+        running,
+        job.profiles,
         cuda,
         DevicePools(cuda, geometry, NUM_PAGES, page_mass=True),
         num_rope_axes=geometry.num_rope_axes,
         vocab_size=manifest.vocab_size,
-        query_size=QUERY_SIZE,
-        take_error=lambda: "no reason",
-        release=lambda: released.append("engine"),
     )
-    return contexts, decoder
+    return running, decoder
 
 
 def made_rig(bundle_path: Path, kv_dtype: KVDtype | None, *, integrated: bool) -> Iterator[Rig]:
-    bundle, released = Bundle.open(bundle_path), list[str]()
+    bundle = Bundle.open(bundle_path)
     geometry = bundle.geometry_for(kv_dtype)
     cuda = HostCuda(integrated=integrated)
-    contexts, decoder = make(bundle, cuda, released, kv_dtype)
+    running, decoder = make(bundle, cuda, kv_dtype)
     path = bundle.decoder_path_for(kv_dtype)
     other = OrtDecoder(path, geometry, num_pages=NUM_PAGES, num_threads=1)
-    yield Rig(cuda, contexts, decoder, other, bundle, geometry, released)
+    yield Rig(cuda, running, decoder, other, bundle, geometry)
     decoder.close()
     other.close()
 
@@ -274,9 +272,9 @@ def test_everything_is_taken_at_construction_and_given_back(rig: Rig) -> None:
     same_logits(rig, [70, 1, 1, 1])
     assert set(rig.cuda.blocks) == before
     rig.decoder.close()
-    assert (rig.cuda.blocks, rig.cuda.num_graphs, rig.released) == ({}, 0, ["engine"])
+    assert (rig.cuda.blocks, rig.cuda.num_graphs, rig.running.num_released) == ({}, 0, 1)
     rig.decoder.close()
-    assert rig.released == ["engine"]
+    assert rig.running.num_released == 1
     with pytest.raises(ExecutorError, match="the decoder executor is closed"):
         same_logits(rig, [1])
 
@@ -284,8 +282,8 @@ def test_everything_is_taken_at_construction_and_given_back(rig: Rig) -> None:
 @pytest.mark.parametrize("share", [0.1, 0.9, 0.999])
 def test_too_little_memory_takes_none(bundle_path: Path, share: float) -> None:
     bundle, enough = Bundle.open(bundle_path), HostCuda()
-    make(bundle, enough, [])
+    make(bundle, enough)
     cuda = HostCuda(limit=int(share * sum(block.nbytes for block in enough.blocks.values())))
     with pytest.raises(ExecutorError, match="allocating"):
-        make(bundle, cuda, [])
+        make(bundle, cuda)
     assert not cuda.blocks

@@ -12,9 +12,10 @@ from edgekv.bundle import Bundle
 from edgekv.errors import ExecutorError
 from edgekv.executors.ort_cpu import OrtVision
 from edgekv.executors.signature import vision_signature
-from edgekv.executors.tensorrt.profiles import vision_profile
+from edgekv.executors.tensorrt.fixed import FixedEngine
+from edgekv.executors.tensorrt.jobs import vision_job
 from edgekv.executors.tensorrt.vision import TensorRTVision
-from tests.executors.host_cuda import HostContext, HostCuda
+from tests.executors.host_cuda import HostCuda, HostRunning
 
 SIDE, TOKENS = 64, 16
 
@@ -25,28 +26,21 @@ def cuda(request: pytest.FixtureRequest) -> HostCuda:
 
 
 @pytest.fixture
-def context(bundle_path: Path, cuda: HostCuda) -> HostContext:
+def running(bundle_path: Path, cuda: HostCuda) -> HostRunning:
+    hidden = Bundle.open(bundle_path).manifest.hidden_size
     signature = vision_signature(
-        height=SIDE, width=SIDE, tokens_per_image=TOKENS, hidden_size=hidden(bundle_path)
+        height=SIDE, width=SIDE, tokens_per_image=TOKENS, hidden_size=hidden
     )
-    profile = vision_profile(signature)
-    return HostContext(bundle_path / "vision.onnx", signature, profile, cuda)
-
-
-def hidden(bundle_path: Path) -> int:
-    return Bundle.open(bundle_path).manifest.hidden_size
+    return HostRunning(vision_job(bundle_path / "vision.onnx", signature), cuda)
 
 
 @pytest.fixture
-def vision(bundle_path: Path, cuda: HostCuda, context: HostContext) -> Iterator[TensorRTVision]:
-    executor = TensorRTVision(
-        context,
-        cuda,
-        picture=(1, 3, SIDE, SIDE),
-        embeds=(1, TOKENS, hidden(bundle_path)),
-        take_error=lambda: "no reason",
-        release=lambda: None,
+def vision(bundle_path: Path, cuda: HostCuda, running: HostRunning) -> Iterator[TensorRTVision]:
+    hidden = Bundle.open(bundle_path).manifest.hidden_size
+    signature = vision_signature(
+        height=SIDE, width=SIDE, tokens_per_image=TOKENS, hidden_size=hidden
     )
+    executor = TensorRTVision(FixedEngine(running, cuda, signature, name="vision"))
     yield executor
     executor.close()
 
@@ -68,13 +62,16 @@ def test_same_embeddings_as_on_the_cpu(
 
 
 def test_another_size_is_refused(vision: TensorRTVision) -> None:
-    with pytest.raises(ExecutorError, match=r"takes pictures \(3, 64, 64\), got \(3, 32, 64\)"):
+    with pytest.raises(
+        ExecutorError, match=r"takes pixel_values \(1, 3, 64, 64\) float32, got \(1, 3, 32, 64\)"
+    ):
         vision.encode(pictures(1)[:, :, :32])
 
 
 def test_a_failed_picture_leaves_the_next_one_right(
-    vision: TensorRTVision, context: HostContext, bundle_path: Path
+    vision: TensorRTVision, running: HostRunning, bundle_path: Path
 ) -> None:
+    (context,) = running.contexts
     context.fail = True
     with pytest.raises(ExecutorError, match="the vision graph failed: no reason"):
         vision.encode(pictures(1))

@@ -16,6 +16,9 @@ import onnx
 import tensorrt_rtx_bindings as rtx
 from onnx import helper
 
+from edgekv import names
+from edgekv.executors.signature import Signature
+from edgekv.executors.tensorrt.profiles import Profile, Range
 from edgekv.names import OP_NAME
 
 # The bindings' own finalizers only warn that they are deprecated.
@@ -80,3 +83,16 @@ def cut_at_operator(graph: Path, target: Path) -> int:
         if not link.exists():
             link.symlink_to(data.resolve())
     return num_cut
+
+
+def profiles_of_cut(signature: Signature, profiles: tuple[Profile, ...]) -> list[Profile]:
+    """A decoder's profiles for what is left of it: what the operator gave has a row a token."""
+    made = []
+    for profile in profiles:
+        tokens = [dims[0] for dims in profile.ranges[names.INPUTS_EMBEDS].all]
+        ranges = {
+            name: profile.ranges.get(name) or Range(*((size, *dims[1:]) for size in tokens))  # type: ignore[arg-type, misc]
+            for name, (_, dims) in signature.taken.items()
+        }
+        made.append(Profile(profile.purpose, ranges))
+    return made

@@ -23,6 +23,7 @@ from edgekv.executors import EngineSource, device_reports
 from edgekv.executors.cuda_driver import CudaDriver
 from edgekv.executors.signature import Signature, decoder_signature, vision_signature
 from edgekv.executors.tensorrt.engine_cache import EngineKey, cached_engine
+from edgekv.executors.tensorrt.jobs import vision_job
 from edgekv.executors.tensorrt.profiles import (
     Profile,
     Range,
@@ -46,7 +47,7 @@ from edgekv.executors.tensorrt.build import (  # noqa: E402 - after the stand-in
     network_signature,
     refused_nodes,
 )
-from edgekv.executors.tensorrt.open import provide_engine, vision_job  # noqa: E402
+from edgekv.executors.tensorrt.running import provide_engine  # noqa: E402
 
 EXPORTS = ["demo", "20-fp16", "23-int4"]
 
@@ -109,14 +110,7 @@ def test_decoder_parts_build_for_both_profiles(bundle: Bundle, tmp_path: Path) -
     rtx.cut_at_operator(bundle.decoder_path, cut)
     signature = parsed(cut)
     limits = StepLimits(num_pages=300, page_size=bundle.geometry.page_size, max_columns=300)
-    profiles = []
-    for profile in decoder_profiles(signatures(bundle)[0], limits):
-        tokens = [dims[0] for dims in profile.ranges[names.INPUTS_EMBEDS].all]
-        ranges = {
-            name: profile.ranges.get(name) or Range(*((size, *dims[1:]) for size in tokens))
-            for name, (_, dims) in signature.taken.items()
-        }
-        profiles.append(Profile(profile.purpose, ranges))
+    profiles = rtx.profiles_of_cut(signature, decoder_profiles(signatures(bundle)[0], limits))
     options = BuildOptions(weights=bundle.manifest.weights)
     engine = build_engine(cut, profiles, signature, options, logger=Log())
     assert len(memoryview(engine)) > 50_000

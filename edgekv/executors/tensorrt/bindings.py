@@ -28,7 +28,10 @@ READ_PER_LAYER = (
     names.KV_LIMITS,
     names.QUERY_INDICES,
     names.MASS_WEIGHTS,  # by one layer only, and not by every model's
+    names.CROSS_KV_LIMITS,  # by the layers of cross-attention, which not every model has
 )
+# Those of which only what has changed travels.
+TABLES = (names.PAGE_TABLE, names.CROSS_PAGE_TABLE)
 
 
 def tensor_bytes(shape: Dims, dtype: np.dtype[np.generic]) -> int:
@@ -37,11 +40,15 @@ def tensor_bytes(shape: Dims, dtype: np.dtype[np.generic]) -> int:
     return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def step_shapes(arrays: Mapping[str, NDArray[np.generic]], max_columns: int) -> dict[str, Dims]:
-    """The shapes the engine gets: those of ``arrays`` but for a wider page table."""
+def step_shapes(
+    arrays: Mapping[str, NDArray[np.generic]], max_columns: Mapping[str, int]
+) -> dict[str, Dims]:
+    """The shapes the engine gets: those of ``arrays`` but for wider page tables; ``max_columns``
+    is how wide each may be."""
     shapes = {name: array.shape for name, array in arrays.items()}
-    num_rows, columns, width = shapes[names.PAGE_TABLE]
-    shapes[names.PAGE_TABLE] = (num_rows, padded_columns(columns, max_columns), width)
+    for name, most in max_columns.items():
+        num_rows, columns, width = shapes[name]
+        shapes[name] = (num_rows, padded_columns(columns, most), width)
     return shapes
 
 

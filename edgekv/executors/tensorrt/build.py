@@ -17,7 +17,7 @@ import tensorrt as trt
 from edgekv.errors import ExecutorError
 from edgekv.executors.signature import Signature, check_signature
 from edgekv.executors.tensorrt.engine_cache import Engine
-from edgekv.executors.tensorrt.precision import use_half
+from edgekv.executors.tensorrt.precision import let_decompose, use_half
 from edgekv.executors.tensorrt.profiles import Profile
 from edgekv.names import OP_NAME
 
@@ -128,6 +128,7 @@ def build_engine(
     if not parser.parse_from_file(str(graph)):
         raise ExecutorError(f"TensorRT cannot read {graph.name}: {_first_refusal(parser)}")
     check_signature(graph.name, signature, network_signature(network))
+    let_decompose(network)
     if options.weights != "fp32":
         log.debug("%s: half precision in %d nodes", graph.name, use_half(network))
     config = _config(builder, options)

@@ -1,16 +1,13 @@
 """decoder.onnx as a TensorRT engine over pools in GPU memory.
 
-Owns: the pools, one execution context per profile, the twins through which a step's inputs travel,
-and a CUDA graph for each shape of a decode step. Guarantees: all memory is taken at construction;
-one step is in flight at a time (``run`` returns its logits), so one buffer per input is enough and
-none is overwritten before its upload ran; of the page table only what changed travels. Does not
-know how engines are built or kept, sequences, or which CUDA it runs on.
+Owns: the pools it writes, the twins through which a step's inputs and results travel, and a CUDA
+graph for each shape of a decode step. Guarantees: all memory is taken at construction; one step is
+in flight at a time (``run`` returns its logits), so one buffer per input is enough and none is
+overwritten before its upload ran. Pools that cross-attention reads belong to whoever writes them.
+Does not know how engines are built or kept, sequences, or which CUDA it runs on.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,43 +16,15 @@ from edgekv import names
 from edgekv.errors import ExecutorError
 from edgekv.executors.cuda import Cuda, Graph
 from edgekv.executors.device_pools import DevicePools
-from edgekv.executors.device_table import DeviceTable
 from edgekv.executors.feeds import step_feeds
-from edgekv.executors.tensorrt.bindings import (
-    READ_ONCE,
-    READ_PER_LAYER,
-    pack,
-    put,
-    step_shapes,
-    tensor_bytes,
-)
+from edgekv.executors.tensorrt.bindings import tensor_bytes
+from edgekv.executors.tensorrt.engine import Context, Running, check
 from edgekv.executors.tensorrt.profiles import Dims, Profile
+from edgekv.executors.tensorrt.step_inputs import StepInputs
 from edgekv.executors.twin import Twin, choose_sharing
 from edgekv.types import StepTables
 
 _FLOAT32: np.dtype[np.generic] = np.dtype(np.float32)
-_DTYPES: dict[str, np.dtype[np.generic]] = {
-    names.INPUTS_EMBEDS: np.dtype(np.float32),
-    names.POSITION_IDS: np.dtype(np.int64),
-    names.LOGIT_INDICES: np.dtype(np.int64),
-    names.PAGE_TABLE: np.dtype(np.int32),
-    names.QUERY_STARTS: np.dtype(np.int32),
-    names.SLOT_MAPPING: np.dtype(np.int32),
-    names.KV_LIMITS: np.dtype(np.int32),
-    names.QUERY_INDICES: np.dtype(np.int32),
-    names.MASS_WEIGHTS: np.dtype(np.float32),
-}
-
-
-class Context(Protocol):
-    """The part of TensorRT's execution context that a step needs; exists so that steps are tested
-    without a GPU. Each call says whether it went well."""
-
-    def set_input_shape(self, name: str, shape: Dims, /) -> bool: ...
-
-    def set_tensor_address(self, name: str, address: int, /) -> bool: ...
-
-    def execute_async_v3(self, stream: int, /) -> bool: ...
 
 
 class TensorRTDecoder:
@@ -63,63 +32,54 @@ class TensorRTDecoder:
 
     def __init__(
         self,
-        contexts: tuple[Context, Context],  # decode, prefill
-        profiles: tuple[Profile, Profile],
+        running: Running,
+        profiles: tuple[Profile, ...],  # decode, prefill: one for each context
         cuda: Cuda,
         pools: DevicePools,
         *,
         num_rope_axes: int,
         vocab_size: int,
-        query_size: int,  # Hq * D of the layer whose queries the engine shows, 0 = it shows none
-        take_error: Callable[[], str],
-        release: Callable[[], None],
+        cross_pools: DevicePools | None = None,
     ) -> None:
-        self._contexts, self._profiles = contexts, profiles
+        self._running, self._contexts, self._profiles = running, running.contexts, profiles
         self._cuda, self._pools = cuda, pools
         self._num_rope_axes, self._vocab_size = num_rope_axes, vocab_size
-        self._query_size = query_size
-        self._take_error, self._release = take_error, release
-        self._bound: list[Mapping[str, Dims] | None] = [None, None]  # shapes each context last ran
+        self._query_size = running.query_size
+        self._bound: list[dict[str, Dims] | None] = [None, None]  # shapes each context last ran
         self._graphs: dict[tuple[Dims, ...], Graph] = {}
-        self._twins: list[Twin | DeviceTable] = []
+        self._taken: list[Twin | StepInputs] = []
         self._closed = False
         most = {name: span.most for name, span in profiles[1].ranges.items()}
         self._page_mass = names.MASS_WEIGHTS in most
-        self._max_rows, self._max_columns, width = most[names.PAGE_TABLE]
+        self._max_rows = most[names.PAGE_TABLE][0]
         mapped = choose_sharing(cuda.info).kind == "mapped"
         num_tokens, num_logits = most[names.INPUTS_EMBEDS][0], most[names.LOGIT_INDICES][0]
         try:
-            again = [name for name in READ_PER_LAYER if name in most]
-            self._groups = (
-                (READ_ONCE, self._twin(pack(READ_ONCE, most, _DTYPES).num_bytes, mapped=mapped)),
-                (again, self._twin(pack(again, most, _DTYPES).num_bytes, mapped=False)),
-            )
-            self._table = DeviceTable(
-                cuda, max_rows=self._max_rows, max_columns=self._max_columns, width=width
-            )
-            self._twins.append(self._table)
-            logits_bytes = tensor_bytes((num_logits, vocab_size), _FLOAT32)
-            self._logits = self._twin(logits_bytes, mapped=mapped)
+            self._inputs = StepInputs(cuda, most, mapped=mapped)
+            self._taken.append(self._inputs)
+            self._logits = self._result((num_logits, vocab_size), mapped=mapped)
             self._queries: Twin | None = None
-            if query_size:
-                queries_bytes = tensor_bytes((num_tokens, query_size), _FLOAT32)
-                self._queries = self._twin(queries_bytes, mapped=mapped)
-            for context in contexts:
-                self._bind_fixed(context)
+            if self._query_size:
+                self._queries = self._result((num_tokens, self._query_size), mapped=mapped)
+            for context in self._contexts:
+                self._bind_fixed(context, cross_pools)
         except BaseException:
             self.close()
             raise
 
-    def _twin(self, num_bytes: int, *, mapped: bool) -> Twin:
-        twin = Twin(self._cuda, num_bytes, mapped=mapped)
-        self._twins.append(twin)
+    def _result(self, shape: Dims, *, mapped: bool) -> Twin:
+        twin = Twin(self._cuda, tensor_bytes(shape, _FLOAT32), mapped=mapped)
+        self._taken.append(twin)
         return twin
 
-    def _bind_fixed(self, context: Context) -> None:
+    def _bind_fixed(self, context: Context, cross_pools: DevicePools | None) -> None:
         """Everything that lies at one address for good."""
-        fixed = {names.PAGE_TABLE: self._table.address, names.LOGITS: self._logits.address}
+        fixed = {names.LOGITS: self._logits.address, **dict(self._inputs.fixed())}
         if self._queries is not None:
             fixed[names.QUERIES] = self._queries.address
+        for pool, address in [] if cross_pools is None else cross_pools.bindings():
+            fixed[pool.source] = address  # read, not written
+            self._check(context.set_input_shape(pool.source, pool.shape), f"shaping {pool.source}")
         for pool, address in self._pools.bindings():
             fixed[pool.source] = fixed[pool.target] = address
             self._check(context.set_input_shape(pool.source, pool.shape), f"shaping {pool.source}")
@@ -127,8 +87,7 @@ class TensorRTDecoder:
             self._check(context.set_tensor_address(name, address), f"binding {name}")
 
     def _check(self, went_well: bool, what: str) -> None:
-        if not went_well:
-            raise ExecutorError(f"TensorRT: {what} failed: {self._take_error()}")
+        check(self._running, went_well, what)
 
     def run(
         self,
@@ -170,13 +129,13 @@ class TensorRTDecoder:
             num_rope_axes=self._num_rope_axes,
             page_mass=self._page_mass,
         )
-        shapes = step_shapes(arrays, self._max_columns)
+        shapes = self._inputs.shapes(arrays)
         num_tokens, num_rows = len(embeds), tables.page_table.shape[0]
         which = 0 if num_tokens == num_rows <= self._max_rows else 1
         self._profiles[which].check(shapes)
         num_bytes = result_shape[0] * result_shape[1] * _FLOAT32.itemsize
         try:
-            self._upload(arrays, shapes)
+            self._inputs.send(arrays, shapes)
             if which == 0:
                 self._decode(shapes)
             else:
@@ -186,18 +145,6 @@ class TensorRTDecoder:
             self._cuda.synchronise()
         numbers: NDArray[np.float32] = result.host[:num_bytes].view(np.float32).copy()
         return numbers.reshape(result_shape)
-
-    def _upload(
-        self, arrays: Mapping[str, NDArray[np.generic]], shapes: Mapping[str, Dims]
-    ) -> None:
-        """Put a step's inputs where the engine reads them."""
-        for chosen, twin in self._groups:
-            packing = pack(chosen, shapes, _DTYPES)
-            for name, offset in packing.offsets.items():
-                put(twin.host, offset, arrays[name])
-            twin.upload(0, packing.num_bytes)
-        table: NDArray[np.int32] = arrays[names.PAGE_TABLE]  # type: ignore[assignment]
-        self._table.send(table, shapes[names.PAGE_TABLE][1])
 
     def _decode(self, shapes: dict[str, Dims]) -> None:
         """Launch the graph of these shapes. TensorRT wants a plain run of them before it records;
@@ -216,10 +163,8 @@ class TensorRTDecoder:
         if self._bound[which] != shapes:
             self._bound[which] = None
             context = self._contexts[which]
-            for chosen, twin in self._groups:
-                for name, offset in pack(chosen, shapes, _DTYPES).offsets.items():
-                    address = twin.address + offset
-                    self._check(context.set_tensor_address(name, address), f"binding {name}")
+            for name, address in self._inputs.moving(shapes):
+                self._check(context.set_tensor_address(name, address), f"binding {name}")
             for name, shape in shapes.items():
                 self._check(context.set_input_shape(name, shape), f"shaping {name}")
         self._execute(which)
@@ -254,7 +199,7 @@ class TensorRTDecoder:
         self._closed = True
         while self._graphs:
             self._graphs.popitem()[1].free()
-        while self._twins:
-            self._twins.pop().free()
+        while self._taken:
+            self._taken.pop().free()
         self._pools.free()
-        self._release()
+        self._running.release()

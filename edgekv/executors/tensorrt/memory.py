@@ -15,8 +15,10 @@ _BUILD_FACTOR = 4
 
 
 def graph_bytes(graph: Path) -> int:
-    """Bytes of a graph with its weights beside it."""
-    files = (graph, graph.with_name(f"{graph.name}.data"))
+    """Bytes of a graph with its weights beside it, which the graphs of all KV dtypes share:
+    those of ``decoder.int8-kv.onnx`` lie in ``decoder.onnx.data``."""
+    first = f"{graph.name.split('.')[0]}{graph.suffix}"
+    files = (graph, graph.with_name(f"{first}.data"))
     return sum(path.stat().st_size for path in files if path.exists())
 
 

@@ -10,6 +10,7 @@ Does not know: how a network is parsed or built.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import tensorrt as trt
 
@@ -19,6 +20,7 @@ _HALF = trt.DataType.HALF
 # TensorRT 10.14 and later have attention as layers of its own.
 _ATTENTION_INPUT = getattr(trt.LayerType, "ATTENTION_INPUT", None)
 _ATTENTION_OUTPUT = getattr(trt.LayerType, "ATTENTION_OUTPUT", None)
+_ATTENTION_LAYER = getattr(trt, "IAttentionInputLayer", None)
 _NUM_ROWS = 3  # the operator's first inputs: query, key, value; read-only nodes have the query only
 _TYPES = {
     "float16": _HALF,
@@ -56,6 +58,18 @@ def use_half(network: trt.INetworkDefinition) -> int:
             _widen(network, layer.get_output(0), readers)
         changed += 1
     return changed
+
+
+def let_decompose(network: trt.INetworkDefinition) -> int:
+    """Let attention layers for which this device has no kernel of their own (float32, a mask that
+    is added) be computed as the products they are; how many layers there were."""
+    layers = (network.get_layer(index) for index in range(network.num_layers))
+    attentions = [layer for layer in layers if layer.type == _ATTENTION_INPUT]
+    for layer in attentions:
+        boundary: Any = layer
+        boundary.__class__ = _ATTENTION_LAYER  # networks hand out plain layers
+        boundary.attention.decomposable = True
+    return len(attentions)
 
 
 def _wanted(layer: trt.ILayer) -> tuple[list[int], trt.DataType]:

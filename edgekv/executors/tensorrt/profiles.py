@@ -18,10 +18,10 @@ from edgekv.executors.device_table import power_of_two
 from edgekv.executors.signature import Signature
 
 Dims = tuple[int, ...]
-Purpose = Literal["decode", "prefill", "vision"]
+Purpose = Literal["decode", "prefill", "vision", "encoder", "cross"]
 
 # The open dimensions of each input, in order: the letters of docs/paged_attention.md; "B + 1"
-# counts edges of rows.
+# counts edges of rows, "MX" and "PX" are M and P of what cross-attention reads.
 _OPEN: dict[str, tuple[str, ...]] = {
     names.INPUTS_EMBEDS: ("T",),
     names.POSITION_IDS: ("T",),
@@ -33,8 +33,13 @@ _OPEN: dict[str, tuple[str, ...]] = {
     names.QUERY_INDICES: ("T",),
     names.MASS_WEIGHTS: ("B",),
     names.PAGE_MASS: ("P",),
+    names.CROSS_PAGE_TABLE: ("B", "MX"),
+    names.CROSS_KV_LIMITS: ("T",),
+    names.PIXEL_VALUES: ("pictures",),
 }
-_POOL = ("P", "S")
+_POOL, _CROSS_POOL = ("P", "S"), ("PX", "S")
+
+Bounds = tuple[int, int, int]  # least, usual, most
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +51,13 @@ class StepLimits:
     max_columns: int  # pages one sequence may hold
     max_step_tokens: int = 256  # of a prefill chunk
     max_rows: int = 8  # sequences in one step
+    num_cross_pages: int = 0  # of the pools that cross-attention reads, 0 = there are none
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            least = int(name != "num_cross_pages")
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +101,17 @@ class Profile:
 
 def decoder_profiles(signature: Signature, limits: StepLimits) -> tuple[Profile, Profile]:
     """Decode (a token a row) and prefill (chunks) of a decoder with this signature."""
-    pages, columns = power_of_two(limits.num_pages), power_of_two(limits.max_columns)
     rows = limits.max_rows
     shared = {
         "B": (1, 1, rows),
         "B + 1": (2, 2, rows + 1),
-        "M": (1, min(256, columns), columns),
-        "P": (1, pages, pages),
+        "M": _columns(limits.max_columns),
+        "P": _pages(limits.num_pages),
         "S": (limits.page_size,) * 3,
     }
+    if limits.num_cross_pages:  # an input may have all of them
+        shared["MX"] = _columns(limits.num_cross_pages)
+        shared["PX"] = _pages(limits.num_cross_pages)
     chunk = max(limits.max_step_tokens, rows)
     decode = {**shared, "T": (1, 1, rows), "N": (1, 1, rows)}
     prefill = {**shared, "T": (1, chunk, chunk), "N": (1, 1, rows)}
@@ -114,12 +123,33 @@ def decoder_profiles(signature: Signature, limits: StepLimits) -> tuple[Profile,
 
 def vision_profile(signature: Signature) -> Profile:
     """Pictures one at a time: a static shape is what TensorRT is fastest at."""
-    ((name, (_, dims)),) = signature.taken.items()
-    shape = (1, *(size for size in dims[1:] if size is not None))
-    return Profile("vision", {name: Range(shape, shape, shape)})
+    return Profile("vision", _ranges(signature, {"pictures": (1, 1, 1)}))
 
 
-def _ranges(signature: Signature, bounds: Mapping[str, tuple[int, int, int]]) -> dict[str, Range]:
+def encoder_profile(signature: Signature) -> Profile:
+    """The encoder of what cross-attention sees, whose graph has one shape."""
+    return Profile("encoder", _ranges(signature, {}))
+
+
+def cross_profile(signature: Signature, *, num_pages: int, page_size: int) -> Profile:
+    """What writes cross pools of ``num_pages`` pages, one input at a time."""
+    bounds = {"PX": _pages(num_pages), "S": (page_size,) * 3}
+    return Profile("cross", _ranges(signature, bounds))
+
+
+def _pages(num_pages: int) -> Bounds:
+    """Of a pool; rounded up, so that budgets of about one size share an engine."""
+    most = power_of_two(num_pages)
+    return 1, most, most
+
+
+def _columns(max_columns: int) -> Bounds:
+    """Of a page table."""
+    most = power_of_two(max_columns)
+    return 1, min(256, most), most
+
+
+def _ranges(signature: Signature, bounds: Mapping[str, Bounds]) -> dict[str, Range]:
     return {
         name: Range(*(_filled(name, dims, bounds, which) for which in range(3)))
         for name, (_, dims) in signature.taken.items()
@@ -129,8 +159,8 @@ def _ranges(signature: Signature, bounds: Mapping[str, tuple[int, int, int]]) ->
 def _filled(
     name: str,
     dims: Iterable[int | None],
-    bounds: Mapping[str, tuple[int, int, int]],
+    bounds: Mapping[str, Bounds],
     which: int,
 ) -> Dims:
-    letters = iter(_OPEN.get(name, _POOL))
+    letters = iter(_OPEN.get(name, _CROSS_POOL if names.is_cross_pool(name) else _POOL))
     return tuple(bounds[next(letters)][which] if size is None else size for size in dims)

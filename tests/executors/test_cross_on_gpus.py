@@ -1,0 +1,185 @@
+"""Models with cross-attention on the executors for GPUs, all of it but the GPU and TensorRT:
+sessions say what they say on the CPU, bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import edgekv
+from edgekv import loading, native
+from edgekv.bundle import Bundle
+from edgekv.errors import ExecutorError
+from edgekv.executors import create_decoder
+from edgekv.executors import ort_cuda as cuda_executor
+from edgekv.executors.cuda import Cuda
+from edgekv.executors.ort_cross import OrtCross
+from edgekv.executors.ort_session import CPU
+from edgekv.executors.tensorrt import open as tensorrt_executor
+from edgekv.executors.tensorrt.jobs import EngineJob
+from tests.executors.host_cuda import HostCuda, HostRunning
+from tests.session.cross_bundle import Kind, save_cross_bundle
+
+Gpus = list[HostCuda]
+
+
+@pytest.fixture
+def engines() -> dict[str, HostRunning]:
+    """Engines that ran, by their graph's name."""
+    return {}
+
+
+@pytest.fixture(params=[False, True], ids=["discrete", "integrated"])
+def gpus(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    engines: dict[str, HostRunning],
+) -> Gpus:
+    """GPUs made of host memory, with ONNX Runtime's CPU provider in place of its CUDA provider, and
+    of TensorRT."""
+    made: Gpus = []
+
+    def new() -> HostCuda:
+        made.append(HostCuda(integrated=request.param))
+        return made[-1]
+
+    def run(job: EngineJob, _: object, cuda: Cuda) -> HostRunning:
+        assert isinstance(cuda, HostCuda)
+        engines[job.graph.name] = HostRunning(job, cuda)
+        return engines[job.graph.name]
+
+    ort_place = cuda_executor.Place(CPU, "cpu", native.ort_library_path, new)
+    monkeypatch.setattr(cuda_executor, "gpu", lambda: ort_place)
+    monkeypatch.setattr(cuda_executor, "CUDA", CPU)
+    monkeypatch.setattr(tensorrt_executor, "gpu", lambda: tensorrt_executor.Place(new, run))
+    monkeypatch.setattr(loading, "choose_device", lambda name: name)
+    return made
+
+
+def inputs(kind: Kind) -> Callable[[int], Any]:
+    """Pictures of different sizes, hence numbers of tiles, or sounds."""
+    rng = np.random.default_rng(0)
+    if kind == "sounds":
+        return lambda k: edgekv.Sound(rng.normal(0, 0.3, 1920).astype(np.float32), float(k))
+    shapes = [(9, 5, 3), (4, 4, 3), (5, 9, 3), (9, 5, 3)]
+    return lambda k: edgekv.Frame(rng.integers(0, 256, shapes[k], np.uint8), float(k), k)
+
+
+def life(bundle: Path, kind: Kind, device: str, file: Path) -> list[Any]:
+    """What a session says about what it is given, before and after it was saved."""
+    said: list[Any] = []
+    make = inputs(kind)
+    with edgekv.load(bundle, kv_budget="64KiB", device=device, num_threads=1) as model:
+        session = model.session(instructions="Look." if kind == "pictures" else None)
+        for k in range(4):
+            session.push(make(k))
+            said.append(session.logits("What is it?"))
+            said.append(np.array(session.ask("And now?").token_ids))
+        session.save(file)
+        session.close()
+        with model.restore(file) as restored:
+            said.append(restored.logits("What is it?"))
+    return said
+
+
+@pytest.mark.parametrize("kind", ["pictures", "sounds"])
+@pytest.mark.parametrize("device", ["cuda", "tensorrt"])
+def test_sessions_say_the_same_as_on_the_cpu(
+    gpus: Gpus, tmp_path: Path, device: str, kind: Kind
+) -> None:
+    bundle = save_cross_bundle(tmp_path / "bundle", kind, "float16")
+    ours = life(bundle, kind, device, tmp_path / "a")
+    assert gpus
+    assert not any(gpu.blocks or gpu.num_graphs for gpu in gpus)
+    for mine, other in zip(ours, life(bundle, kind, "cpu", tmp_path / "b"), strict=True):
+        np.testing.assert_array_equal(mine, other)
+    assert not np.array_equal(ours[0], ours[2])  # what is given is attended to
+    np.testing.assert_array_equal(ours[-3], ours[-1])
+
+
+def test_decoding_on_tensorrt_sends_no_cross_table(
+    gpus: Gpus, tmp_path: Path, engines: dict[str, HostRunning]
+) -> None:
+    """What a token sees does not change within an answer; its steps are launches of one graph."""
+    bundle = save_cross_bundle(tmp_path / "bundle", "pictures", "float16")
+    with edgekv.load(bundle, kv_budget="64KiB", device="tensorrt") as model:
+        session = model.session()
+        session.push(inputs("pictures")(0))
+        cross_gpu, decoder_gpu, _ = gpus
+        before = len(cross_gpu.copied)
+        options = edgekv.SamplingOptions(max_new_tokens=12)
+        assert len(session.ask("What is it?", options).token_ids) == 12
+        assert len(cross_gpu.copied) == before
+        assert decoder_gpu.num_launches > 8
+        decode, _ = engines["decoder.float16.onnx"].contexts
+        assert decode.num_plain_runs <= 4  # two a width of the page table: a run, and its recording
+        entry_bytes = 8  # of a cross page table; those of this one have 12
+        assert entry_bytes not in decoder_gpu.copied
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_picture_that_cannot_be_written_costs_itself_only(
+    tmp_path: Path, engines: dict[str, HostRunning]
+) -> None:
+    bundle = save_cross_bundle(tmp_path / "bundle", "pictures", "float16")
+    make = inputs("pictures")
+    first, second = make(0), make(1)
+    with edgekv.load(bundle, kv_budget="64KiB", device="tensorrt") as model:
+        session = model.session()
+        session.push(first)
+        said = session.logits("What is it?")
+        # Both fail as they record their graphs, which launch without asking the context again.
+        for graph, what in (("encoder.onnx", "encoder"), ("cross.float16.onnx", "cross")):
+            (context,) = engines[graph].contexts
+            context.fail = True
+            with pytest.raises(ExecutorError, match=f"the {what} graph failed: no reason"):
+                session.push(second)
+            context.fail = False
+            np.testing.assert_array_equal(session.logits("What is it?"), said)
+        session.push(second)
+        assert not np.array_equal(session.logits("What is it?"), said)
+    assert {running.num_released for running in engines.values()} == {1}
+
+
+@pytest.mark.parametrize("gpus", [False], indirect=True)
+@pytest.mark.parametrize("short", [0, 1, 2], ids=["cross", "decoder", "encoder"])
+def test_too_little_memory_takes_none(
+    gpus: Gpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: int
+) -> None:
+    """A byte less than one of the executors needs."""
+    bundle = save_cross_bundle(tmp_path / "bundle", "pictures", "float16")
+    edgekv.load(bundle, kv_budget="64KiB", device="tensorrt").close()
+    limits = [gpu.most_bytes for gpu in gpus]
+    limits[short] -= 1
+    small: Gpus = []
+
+    def new() -> HostCuda:
+        small.append(HostCuda(limit=limits[len(small)]))
+        return small[-1]
+
+    run = tensorrt_executor.gpu().run
+    monkeypatch.setattr(tensorrt_executor, "gpu", lambda: tensorrt_executor.Place(new, run))
+    with pytest.raises(ExecutorError, match="allocating"):
+        edgekv.load(bundle, kv_budget="64KiB", device="tensorrt")
+    assert len(small) == short + 1
+    assert not any(gpu.blocks for gpu in small)
+
+
+def test_pools_in_another_memory_are_refused(tmp_path: Path) -> None:
+    bundle = Bundle.open(save_cross_bundle(tmp_path / "bundle", "pictures", "float16"))
+    assert bundle.cross is not None
+    graph, geometry = bundle.path / bundle.cross.graphs["float16"], bundle.cross.geometry
+    on_cpu = OrtCross(graph, geometry, num_pages=4)
+    for device in ("cuda", "tensorrt"):
+        with pytest.raises(ExecutorError, match="cross pools of a OrtCross cannot be read here"):
+            create_decoder(
+                device,  # type: ignore[arg-type]
+                bundle.decoder_path,
+                bundle.geometry,
+                num_pages=4,
+                cross=on_cpu,
+            )
