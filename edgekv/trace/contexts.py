@@ -24,19 +24,25 @@ class Segment(NamedTuple):
 class Context:
     """The segments of one sequence, its pending append and its reserve."""
 
-    __slots__ = ("drawn", "next_id", "num_frames", "pending", "reserve", "segments")
+    __slots__ = (
+        *("drawn", "next_id", "num_frames", "pending", "promise", "reserve", "segments", "session"),
+    )
 
-    def __init__(self, segments: list[Segment], next_id: int, num_frames: int = 0) -> None:
+    def __init__(
+        self, session: int, segments: list[Segment], next_id: int, num_frames: int = 0
+    ) -> None:
+        self.session = session  # which holds its pages
         self.segments = segments
         self.next_id = next_id
         self.num_frames = num_frames
+        self.promise = -1  # the life that pages of its reserve show, made when there is the first
         self.pending: tuple[Planned, int] | None = None  # and its life
-        self.reserve: set[int] = set()  # pages held for appends to come; they show nothing
+        self.reserve: set[int] = set()  # pages held for appends to come
         self.drawn: set[int] = set()  # those that the pending append has from there
 
-    def fork(self) -> Context:
-        """A child with the same segments."""
-        return Context(list(self.segments), self.next_id, self.num_frames)
+    def fork(self, session: int) -> Context:
+        """A child with the same segments, which a session holds."""
+        return Context(session, list(self.segments), self.next_id, self.num_frames)
 
     def pages(self) -> list[int]:
         """All pages that a step over the pending append uses."""
@@ -72,7 +78,7 @@ class Context:
             before = last.pages
             if plan.copies:
                 holders.fill(pages[0], holders.tokens(before[-1]))
-                holders.release(before[-1:], now)
+                holders.release(before[-1:], self.session, now)
                 before = (*before[:-1], pages[0])
                 pages = pages[1:]
             if plan.tail_tokens:
@@ -89,9 +95,9 @@ class Context:
     def put_back(self, plan: Planned, holders: Holders, now: int) -> None:
         """The planned append gives its pages back, those it drew to the reserve."""
         for page in self.drawn:
-            holders.hide(page, now)
+            holders.show(page, self.promise, now)
         self.reserve |= self.drawn
-        holders.release(set(plan.pages) - self.drawn, now)
+        holders.release(set(plan.pages) - self.drawn, self.session, now)
 
     def cut(self, num_tokens: int, num_pages: int, holders: Holders, now: int) -> list[Segment]:
         """Keep so many tokens and pages: the segments of which nothing stays."""
@@ -100,7 +106,7 @@ class Context:
         for segment in self.segments:
             stay = segment.pages[: max(num_pages, 0)]
             num_pages -= len(segment.pages)
-            holders.release(segment.pages[len(stay) :], now)
+            holders.release(segment.pages[len(stay) :], self.session, now)
             if stay:
                 kept.append(segment._replace(pages=stay))
             else:

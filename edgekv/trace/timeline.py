@@ -48,6 +48,7 @@ from edgekv.trace.lives import (
     DROPPED,
     PROBED,
     RECALLED,
+    RESERVED,
     Drop,
     Levels,
     Lives,
@@ -66,6 +67,7 @@ class Timeline:
         self.lives = Lives()
         self.holders = Holders(header.num_pages, header.geometry.page_size, self.lives)
         self.sequences: dict[int, SequenceLife] = {}
+        self.num_sessions = 0
         self.drops: list[Drop] = []
         self.levels, self.lookups = Levels(), Lookups()
         self.planned_us, self.allocation_us = array("q"), array("d")
@@ -116,28 +118,36 @@ class Timeline:
     # -- sequences --------------------------------------------------------------------------------
 
     def _open(self, event: Opened) -> None:
+        session = self._born(event.sequence, event.parent, event.purpose, event.at_us)
         if event.parent < 0:
-            context = Context([], 0)
+            context = Context(session, [], 0)
         else:
-            context = self._contexts[event.parent].fork()
+            context = self._contexts[event.parent].fork(session)
             for page in context.pages():
-                self.holders.share(page)
+                self.holders.share(page, session, event.at_us)
         self._contexts[event.sequence] = context
-        self._born(event.sequence, event.parent, event.purpose, event.at_us)
 
-    def _born(self, ident: int, parent: int, purpose: Purpose, now: int) -> None:
-        self.sequences[ident] = SequenceLife(ident, parent, purpose, now)
+    def _born(self, ident: int, parent: int, purpose: Purpose, now: int) -> int:
+        """The session whose a new sequence is: its own, or that of a context which it serves."""
+        if purpose == "context":
+            self.num_sessions += 1
+            session = self.num_sessions
+        else:
+            session = self.sequences[parent].session if parent in self.sequences else 0
+        self.sequences[ident] = SequenceLife(ident, parent, purpose, session, now)
+        return session
 
     def _close(self, event: Closed) -> None:
         context = self._contexts.pop(event.sequence)
-        self._leave(context.segments, event.at_us, CLOSED, event.sequence)
-        self.holders.release(context.reserve, event.at_us)
+        self._leave(context.segments, context.session, event.at_us, CLOSED, event.sequence)
+        self.holders.release(context.reserve, context.session, event.at_us)
         self.sequences[event.sequence].closed_us = event.at_us
 
     def _hold(self, event: Held) -> None:
         if event.sequence not in self.sequences:
             self._born(event.sequence, -1, event.purpose, event.at_us)
-        context, holders = Context([], event.next_segment), self.holders
+        session, holders = self.sequences[event.sequence].session, self.holders
+        context = Context(session, [], event.next_segment)
         for held in event.segments:
             life = holders.life(held.pages[0]) if holders.is_held(held.pages[0]) else -1
             if life < 0:
@@ -145,9 +155,9 @@ class Timeline:
                 self.frames.num_before += held.kind == FRAME
             for page, valid in zip(held.pages, held.valid, strict=True):
                 if holders.is_held(page):
-                    holders.share(page)
+                    holders.share(page, session, event.at_us)
                 else:
-                    holders.take(page, life, event.at_us)
+                    holders.take(page, life, session, event.at_us)
                     holders.fill(page, valid)
             context.segments.append(Segment(held.id, life, held.pages))
         self._contexts[event.sequence] = context
@@ -160,7 +170,7 @@ class Timeline:
             kind = RECALLED if held.kind == FRAME else held.kind
             life = self._life_of(held, kind, event.sequence, event.at_us)
             for page, valid in zip(held.pages, held.valid, strict=True):
-                self.holders.take(page, life, event.at_us)
+                self.holders.take(page, life, context.session, event.at_us)
                 self.holders.fill(page, valid)
             context.segments.append(Segment(held.id, life, held.pages))
         context.segments.sort(key=lambda segment: segment.id)
@@ -182,9 +192,14 @@ class Timeline:
         context = self._contexts[event.sequence]
         if event.how == "given back":
             context.reserve.difference_update(event.pages)
-            self.holders.release(event.pages, event.at_us)
+            self.holders.release(event.pages, context.session, event.at_us)
             return
-        self.holders.reserve(event.pages)
+        if context.promise < 0:
+            context.promise = self.lives.add(
+                RESERVED, event.sequence, -1, float("nan"), event.at_us
+            )
+        for page in event.pages:
+            self.holders.take(page, context.promise, context.session, event.at_us)
         context.reserve.update(event.pages)
 
     # -- appends ----------------------------------------------------------------------------------
@@ -201,7 +216,7 @@ class Timeline:
             if page in context.drawn:
                 self.holders.show(page, life, event.at_us)
             else:
-                self.holders.take(page, life, event.at_us)
+                self.holders.take(page, life, context.session, event.at_us)
         context.pending = (event, life)
         self.planned_us.append(event.at_us)
         self.allocation_us.append(event.allocation_us)
@@ -244,9 +259,9 @@ class Timeline:
         left = event.num_tokens
         for page in event.pages:
             if self.holders.is_held(page):
-                self.holders.share(page)
+                self.holders.share(page, context.session, event.at_us)
             else:
-                self.holders.revive(page, life, event.at_us)
+                self.holders.revive(page, life, context.session, event.at_us)
                 self.holders.fill(page, min(left, self.page_size))
             left -= self.page_size
         context.add(life, event.pages)
@@ -276,7 +291,7 @@ class Timeline:
         num_pages = sum(len(segment.pages) for segment in leaving)
         drop = (event.rule, num_frames, len(leaving), num_pages)
         self.drops.append(Drop(event.at_us, event.sequence, *drop))
-        self._leave(leaving, event.at_us, DROPPED, event.sequence)
+        self._leave(leaving, context.session, event.at_us, DROPPED, event.sequence)
 
     def _truncate(self, event: Truncated) -> None:
         context = self._contexts[event.sequence]
@@ -288,9 +303,11 @@ class Timeline:
     def _frames(self, segments: list[Segment]) -> int:
         return sum(self.lives.kind[segment.life] in (FRAME, RECALLED) for segment in segments)
 
-    def _leave(self, segments: list[Segment], now: int, end: int, sequence: int) -> None:
+    def _leave(
+        self, segments: list[Segment], session: int, now: int, end: int, sequence: int
+    ) -> None:
         for segment in segments:
-            self.holders.release(segment.pages, now)
+            self.holders.release(segment.pages, session, now)
             if self.lives.sequence[segment.life] == sequence:
                 self.lives.leave(segment.life, now, end)
 
