@@ -161,9 +161,10 @@ function pageMap(g, p) {
   const fill = by === "session" && p.id === "map" ? holderFill(g, map) : kindFill(g, map);
   const isBrief = (i) => brief.includes(kinds[runs.kind[i]]);
   const order = Array.from(runs.life.keys()).sort((a, b) => isBrief(a) - isBrief(b) || runs.life[a] - runs.life[b]);
-  const high = h > 2.5 ? h - 0.5 : h;
+  // Rows that are thinner than a line meet on whole pixels, or light seams would show.
+  const isThin = h <= 2.5, high = isThin ? Math.ceil(h) : h - 0.5;
   for (const i of order) {
-    const kind = kinds[runs.kind[i]], x = xCol(runs.start[i]), y = p.y + runs.row[i] * h;
+    const kind = kinds[runs.kind[i]], x = xCol(runs.start[i]), at = p.y + runs.row[i] * h, y = isThin ? Math.floor(at) : at;
     const wide = Math.max(xCol(runs.stop[i]) - x, kind === "recalled" ? 5 : isBrief(i) ? 3 : 0);
     if (kind === "recalled") { g.fillStyle = color.bg; g.fillRect(x - 1, y, wide + 2, high); }
     g.fillStyle = fill(i);
