@@ -4,8 +4,8 @@
 ``reader`` and ``unpack`` read it. ``replay`` runs it again, with the rules' part in ``choices`` and
 cross-attention's in ``input_replay``. ``timeline`` says which page held what and when
 (``contexts``, ``holders``, ``input_lives``), counts ``frames``, and remembers it (``lives``);
-``view`` reduces that to a picture's resolution (``page_map``, ``bars``), ``words``, ``accounts`` and
-``labels`` say what is seen, and ``html`` and ``png`` draw it.
+``view`` reduces that to a picture's resolution (``page_map``, ``bars``); ``words``, ``accounts``
+and ``labels`` say what is seen, and ``html`` and ``png`` draw it.
 """
 
 from edgekv.trace.reader import TraceLog, read_log

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from edgekv.trace.events import Planned
+from edgekv.trace.events import HeldSegment, Planned, Taken
 from edgekv.trace.holders import Holders
 
 
@@ -56,10 +56,43 @@ class Context:
         self.segments.append(Segment(self.next_id, life, pages))
         self.next_id += 1
 
-    def draw(self, pages: Iterable[int]) -> None:
-        """The pending append has these pages, some of them from the reserve."""
+    def hold(self, held: HeldSegment, life: int, holders: Holders, now: int) -> None:
+        """A new last segment that is there at once, in pages that others may hold already."""
+        for page, valid in zip(held.pages, held.valid, strict=True):
+            if holders.is_held(page):
+                holders.share(page, self.session, now)
+            else:
+                holders.take(page, life, self.session, now)
+                holders.fill(page, valid)
+        self.segments.append(Segment(held.id, life, held.pages))
+
+    def find(self, event: Taken, life: int, holders: Holders) -> None:
+        """A new last segment that others hold, or that nobody does and is still in its pages."""
+        left = event.num_tokens
+        for page in event.pages:
+            if holders.is_held(page):
+                holders.share(page, self.session, event.at_us)
+            else:
+                holders.revive(page, life, self.session, event.at_us)
+                holders.fill(page, min(left, holders.page_size))
+            left -= holders.page_size
+        self.add(life, event.pages)
+
+    def set_aside(self, pages: Iterable[int], holders: Holders, now: int) -> None:
+        """Free pages join the reserve."""
+        for page in pages:
+            holders.take(page, self.promise, self.session, now)
+        self.reserve.update(pages)
+
+    def draw(self, pages: Iterable[int], life: int, holders: Holders, now: int) -> None:
+        """The pending append has these pages, some of them from the reserve; all show ``life``."""
         self.drawn = self.reserve.intersection(pages)
         self.reserve -= self.drawn
+        for page in pages:
+            if page in self.drawn:
+                holders.show(page, life, now)
+            else:
+                holders.take(page, life, self.session, now)
 
     def take_out(self, ids: Iterable[int]) -> list[Segment]:
         """Remove segments. ValueError when one is not held."""

@@ -45,6 +45,10 @@ class Holders:
         """Pages held or in flight."""
         return self.num_pages - self.num_free - len(self._cached)
 
+    def holding(self, page: int) -> tuple[int, ...]:
+        """Those who hold it."""
+        return tuple(self._held.get(page, ()))
+
     def is_held(self, page: int) -> bool:
         """Whether somebody holds it."""
         return page in self._held

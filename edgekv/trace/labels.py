@@ -63,7 +63,7 @@ def session_legend(view: View) -> Iterator[tuple[str, str]]:
     if any(len(sessions) > 1 for sessions in held):
         yield "shared", "colours in turn: all those sessions hold the one page"
     if 0 in {session for sessions in held for session in sessions}:
-        yield "probed", "no session’s: a tier’s probe"
+        yield "probed", "no session’s: a tier measures itself"
     for kind in (CACHED, IN_FLIGHT):
         if (view.map.runs.kind == kind).any():
             yield COLOURS[kind]

@@ -34,14 +34,24 @@ class Lives:
     left_us: array[int] = field(default_factory=lambda: array("q"))
     end: array[int] = field(default_factory=lambda: array("b"))
 
-    def add(self, kind: int, sequence: int, index: int, time_s: float, came_us: int) -> int:
+    def add(
+        self,
+        kind: int,
+        sequence: int,
+        index: int,
+        time_s: float,
+        came_us: int,
+        *,
+        num_tokens: int = 0,
+        num_pages: int = 0,
+    ) -> int:
         """A new segment's number."""
         self.kind.append(kind)
         self.sequence.append(sequence)
         self.index.append(index)
         self.time_s.append(time_s)
-        self.num_tokens.append(0)
-        self.num_pages.append(0)
+        self.num_tokens.append(num_tokens)
+        self.num_pages.append(num_pages)
         self.came_us.append(came_us)
         self.left_us.append(-1)
         self.end.append(STILL)

@@ -114,6 +114,20 @@ def test_the_page_has_a_switch_where_there_are_several_sessions(tmp_path: Path) 
     assert "whose" not in seen(tmp_path / "one")[1].panels
 
 
+def test_a_question_that_was_open_before_the_log_is_its_sessions(tmp_path: Path) -> None:
+    cache = make_cache(32)
+    one, other = cache.open(), cache.open()
+    add(cache, one, "frame", 16)
+    add(cache, other, "frame", 16)
+    question = other.fork(purpose="question")
+    log = TraceWriter(cache, tmp_path / "t")
+    add(cache, question, "text", 5)
+    question.close()
+    log.close()
+    sequences = build_timeline(read_log(tmp_path / "t")).sequences
+    assert sequences[question.id].session == sequences[other.id].session == 2
+
+
 def test_pages_in_flight_are_nobodys(tmp_path: Path) -> None:
     """A session closes while a step still reads its pages."""
     cache = make_cache(32)
