@@ -30,7 +30,11 @@ class Times:
 
     def at(self, us: int) -> str:
         """``0:12``, or with a fraction where all is over soon."""
-        return tick_text(float(self._clock.at(np.array([us]))[0]), self._step)
+        return self.text(float(self._clock.at(np.array([us]))[0]))
+
+    def text(self, seconds: float) -> str:
+        """The same of a time on the axis."""
+        return tick_text(float(seconds), self._step)
 
     def span(self, times_us: Sequence[int] | NDArray[np.int64]) -> str:
         """``at 0:10``, ``at 0:10 and 0:20``, ``8 times from 0:10 to 0:40``."""
@@ -82,8 +86,21 @@ def _did(view: View, life: SequenceLife, times: Times) -> str:
         who = f"{many(len(which), 'question')}, {times.span(which)},"
         if len(which) == len(questions):
             who = "they" if len(which) > 1 else "it"
-        parts.append(f"{who} brought {many(back, 'old frame')} back from disk")
+        parts.append(
+            f"{who} brought {many(back, 'old frame')} back from disk{_of(view, questions)}"
+        )
     return "; ".join(parts)
+
+
+def _of(view: View, questions: list[SequenceLife]) -> str:
+    """When the frames that questions brought back had been seen; nothing if that is not known."""
+    lives, times = view.timeline.lives, Times(view)
+    mine = np.isin(np.asarray(lives.sequence, np.int64), [question.id for question in questions])
+    mine &= np.asarray(lives.kind, np.int8) == RECALLED
+    seen_s = np.asarray(lives.time_s, np.float64)[mine]
+    if not view.clock.is_stream or not np.isfinite(seen_s).all():
+        return ""
+    return f", seen between {times.text(seen_s.min())} and {times.text(seen_s.max())}"
 
 
 def because(rule: str) -> str:
@@ -103,6 +120,8 @@ def pages_of_note(view: View) -> Iterator[str]:
             f"From {first} on pages were cached, at most {int(cached.max()):,} at once: no session "
             "held them any more, and they were kept in case the same came again."
         )
+        if any(drop.num_frames for drop in view.timeline.drops):
+            yield "What came to a session after its first eviction was its own, and never cached."
     spans, kinds = view.timeline.holders.spans, np.asarray(view.timeline.lives.kind, np.int8)
     reserved = kinds[np.asarray(spans.life, np.int64)] == RESERVED
     if reserved.any():

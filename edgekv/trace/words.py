@@ -110,9 +110,7 @@ def _story(view: View, counts: _Counts) -> Iterator[str]:
         )
     if num_found := timeline.lookups.num_found:
         found = f"{many(num_found, 'segment')} {was(num_found)}"
-        private = " Once frames have left a session, nothing in it can be shared any more."
-        once = private if counts.evicted else ""
-        yield f"{found} found in the pool, in use or cached, and not computed again.{once}"
+        yield f"{found} found in the pool, in use or cached, and not computed again."
     if timeline.inputs is not None:
         yield _inputs(timeline.inputs)
     yield from pages_of_note(view)

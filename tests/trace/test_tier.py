@@ -65,7 +65,10 @@ def test_the_picture_says_so(log: TraceLog) -> None:
     assert figures["recalled frames"] == str(view.timeline.frames.num_recalled) != "0"
     assert f"{figures['recalled frames']} old frames were recalled" in words.story
     assert "2 questions, at" in words.accounts[0]
-    assert f"brought {figures['recalled frames']} old frames back from disk" in words.accounts[0]
+    assert (
+        f"brought {figures['recalled frames']} old frames back from disk, seen between"
+        in words.accounts[0]
+    )
     assert view.frames_back.sum() == view.timeline.frames.num_recalled
     assert view.clock.is_stream, "a tier's own frames have no place in the stream"
     assert [name for name, _ in words.legend if name in ("recalled", "probed")] == [
