@@ -47,6 +47,8 @@ def command(file: Path, output: Path | None, again: bool) -> int:
 
         words = describe(log, make_view(build_timeline(log)))
         click.echo(textwrap.fill(words.story, 100))
+        for account in words.accounts:
+            click.echo(textwrap.fill(account, 100, subsequent_indent="  "))
         for name, value in words.figures:
             click.echo(f"  {name:<22}{value}")
     if log.cut_short:

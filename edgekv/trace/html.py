@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -18,12 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.trace.axis import axis_ticks
-from edgekv.trace.labels import COLOURS
+from edgekv.trace.labels import COLOURS, NUM_SESSION_COLOURS
 from edgekv.trace.lives import ENDS, Lives
 from edgekv.trace.page_map import PageMap
 from edgekv.trace.view import View, share_floor, typical_life_s
 from edgekv.trace.words import Words
 
+_SCRIPTS = ("page_data.js", "page_draw.js", "page_hover.js")
+_SWITCH = """<fieldset class="switch"><legend>Colour the page map by</legend>
+<label><input type="radio" name="by" value="kind" checked> what a page holds</label>
+<label><input type="radio" name="by" value="session"> whose it is</label></fieldset>"""
 _TYPES = {"u1": np.uint8, "u2": np.uint16, "i4": np.int32, "f4": np.float32}
 
 
@@ -34,19 +39,27 @@ def page_html(view: View, words: Words) -> str:
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for name, value in words.figures
     )
-    legend = "\n".join(
-        f'<li><i class="{name}"></i>{escape(text)}</li>' for name, text in words.legend
-    )
     return Template(parts.joinpath("page.html").read_text("utf-8")).substitute(
         title=escape(words.title),
         story=escape(words.story),
         figures=figures,
-        legend=legend,
+        accounts=_items(escape(account) for account in words.accounts),
+        switch=_SWITCH if words.session_legend else "",
+        legend=_legend(words.legend),
+        session_legend=_legend(words.session_legend),
         notes="\n".join(f"<p>{escape(note)}</p>" for note in words.notes),
         css=parts.joinpath("page.css").read_text("utf-8"),
-        js=parts.joinpath("page.js").read_text("utf-8"),
+        js="\n".join(parts.joinpath(name).read_text("utf-8") for name in _SCRIPTS),
         data=json.dumps(_data(view, words), separators=(",", ":")).replace("<", "\\u003c"),
     )
+
+
+def _items(texts: Iterable[str]) -> str:
+    return "\n".join(f"<li>{text}</li>" for text in texts)
+
+
+def _legend(entries: tuple[tuple[str, str], ...]) -> str:
+    return _items(f'<i class="{name}"></i>{escape(text)}' for name, text in entries)
 
 
 def _packed(kind: str, values: NDArray[Any]) -> list[str]:
@@ -66,7 +79,9 @@ def _data(view: View, words: Words) -> dict[str, Any]:
         "window_s": typical_life_s(view),
         "axis": words.axis,
         "ticks": axis_ticks(view.clock.begin_s, view.clock.end_s, 12),
-        "panels": words.panels,
+        "panels": {name: title for name, title in words.panels.items() if name != "whose"},
+        "whose": words.panels.get("whose", ""),
+        "session_colours": NUM_SESSION_COLOURS,
         "lanes": bars.names,
         "share_from": share_floor(view),
         "ends": ENDS,
@@ -78,6 +93,7 @@ def _data(view: View, words: Words) -> dict[str, Any]:
             "flight": _packed("i4", view.pages_in_flight),
             "share": _packed("f4", view.utilisation),
             "left": _packed("i4", view.frames_left),
+            "back": _packed("i4", view.frames_back),
             "p50": _packed("f4", view.allocation_p50_us),
             "p99": _packed("f4", view.allocation_p99_us),
             "hits": _packed("f4", view.hit_rate),
@@ -89,6 +105,7 @@ def _data(view: View, words: Words) -> dict[str, Any]:
             "busy_from": _packed("f4", bars.busy_from_s),
             "busy_to": _packed("f4", bars.busy_to_s),
             "role": _packed("u1", bars.role),
+            "session": _packed("i4", bars.session),
             "sequence": _packed("i4", bars.sequence),
             "parent": _packed("i4", bars.parent),
             "tokens": _packed("i4", bars.num_answer_tokens),
@@ -98,6 +115,7 @@ def _data(view: View, words: Words) -> dict[str, Any]:
 
 def _map(view: View, pages: PageMap) -> dict[str, Any]:
     shown, life = np.unique(pages.runs.life, return_inverse=True)
+    sets, holders = np.unique(pages.runs.holders, return_inverse=True)
     return {
         "first": _packed("i4", pages.first_pages()),
         "last": int(pages.pages[-1]) if pages.num_used else 0,
@@ -106,7 +124,10 @@ def _map(view: View, pages: PageMap) -> dict[str, Any]:
             "start": _packed("u2", pages.runs.start),
             "stop": _packed("u2", pages.runs.stop),
             "life": _packed("i4", life),
+            "kind": _packed("u1", pages.runs.kind),
+            "holders": _packed("i4", holders),
         },
+        "sets": [pages.sets[number] for number in sets],
         "lives": _lives(view, pages.lives, shown),
     }
 

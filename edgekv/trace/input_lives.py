@@ -11,6 +11,8 @@ from edgekv.trace.events import Changed
 from edgekv.trace.holders import Holders
 from edgekv.trace.lives import ABORTED, DROPPED, INPUT, Lives, Lookups
 
+_HOLDER = 0  # the log does not say which session looks at an input
+
 
 class InputLives:
     """Feed it every change of an input, then read its columns."""
@@ -36,13 +38,13 @@ class InputLives:
             self.lookups.note(now, found=True)
             if not self.holders.is_held(pages[0]):
                 for page in pages:
-                    self.holders.revive(page, life, now)
+                    self.holders.revive(page, life, _HOLDER, now)
         elif event.how == "given up":
             self.num_given_up += 1
             self.holders.give_up(pages, now)
             self._end(event, DROPPED)
         else:
-            self.holders.release(pages, now)
+            self.holders.release(pages, _HOLDER, now)
             if event.how == "withdrawn":
                 self._end(event, ABORTED)
 
@@ -52,12 +54,12 @@ class InputLives:
         self.lives.num_tokens[life], self.lives.num_pages[life] = event.num_states, len(pages)
         self._inputs[pages[0]] = pages, life
         for page in pages:
-            self.holders.take(page, life, now)
+            self.holders.take(page, life, _HOLDER, now)
         if event.how == "reserved":
             return
         self.holders.keep(pages, now)
         if event.how == "carried cached":
-            self.holders.release(pages, now)
+            self.holders.release(pages, _HOLDER, now)
 
     def _end(self, event: Changed, end: int) -> None:
         _, life = self._inputs.pop(event.pages[0])

@@ -13,8 +13,9 @@ from typing import NamedTuple
 from edgekv.cache import Purpose
 
 # What a page holds, beside the kinds of segments: one that was, and can be found; a frame that came
-# back from a tier; what a tier measures and ranks with; an input of cross-attention.
-CACHED, RECALLED, PROBED, INPUT = range(4, 8)
+# back from a tier; what a tier measures and ranks with; an input of cross-attention; nothing yet,
+# but it is promised; anything, of which the last holder has let go while a step still reads it.
+CACHED, RECALLED, PROBED, INPUT, RESERVED, IN_FLIGHT = range(4, 10)
 STILL, DROPPED, CUT, CLOSED, ABORTED = range(5)  # how a segment ended
 ENDS = ("still there", "dropped", "cut off", "its sequence closed", "its append aborted")
 
@@ -33,14 +34,24 @@ class Lives:
     left_us: array[int] = field(default_factory=lambda: array("q"))
     end: array[int] = field(default_factory=lambda: array("b"))
 
-    def add(self, kind: int, sequence: int, index: int, time_s: float, came_us: int) -> int:
+    def add(
+        self,
+        kind: int,
+        sequence: int,
+        index: int,
+        time_s: float,
+        came_us: int,
+        *,
+        num_tokens: int = 0,
+        num_pages: int = 0,
+    ) -> int:
         """A new segment's number."""
         self.kind.append(kind)
         self.sequence.append(sequence)
         self.index.append(index)
         self.time_s.append(time_s)
-        self.num_tokens.append(0)
-        self.num_pages.append(0)
+        self.num_tokens.append(num_tokens)
+        self.num_pages.append(num_pages)
         self.came_us.append(came_us)
         self.left_us.append(-1)
         self.end.append(STILL)
@@ -53,17 +64,19 @@ class Lives:
 
 @dataclass(slots=True)
 class Spans:
-    """Stretches of one page being held, as columns."""
+    """Stretches in which a page shows one segment for the same holders, as columns."""
 
     page: array[int] = field(default_factory=lambda: array("q"))
     life: array[int] = field(default_factory=lambda: array("q"))
+    holders: array[int] = field(default_factory=lambda: array("q"))  # number of a set of sessions
     from_us: array[int] = field(default_factory=lambda: array("q"))
     to_us: array[int] = field(default_factory=lambda: array("q"))
 
-    def begin(self, page: int, life: int, now: int) -> int:
+    def begin(self, page: int, life: int, holders: int, now: int) -> int:
         """A new stretch's number."""
         self.page.append(page)
         self.life.append(life)
+        self.holders.append(holders)
         self.from_us.append(now)
         self.to_us.append(-1)
         return len(self.page) - 1
@@ -76,6 +89,7 @@ class SequenceLife:
     id: int
     parent: int  # -1 = none
     purpose: Purpose
+    session: int  # whose it is, from 1 on; 0 = nobody's, a tier measured itself
     opened_us: int
     closed_us: int = -1
     num_appends: int = 0  # that were committed

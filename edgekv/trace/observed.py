@@ -1,4 +1,4 @@
-"""Events from what a cache says of its sequences.
+"""Events from what a cache says of its sequences, once it can be observed.
 
 Guarantees: an event holds what was so when it was made; nothing of the cache is changed or kept.
 Does not know: records, files.
@@ -11,9 +11,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache import CrossInput, PageCache, Sequence
+from edgekv.cache import Append, CrossInput, PageCache, Sequence
 from edgekv.cache.segments import KINDS as CACHE_KINDS
 from edgekv.cache.segments import SYSTEM_CODE, SegmentTable
+from edgekv.errors import CacheError
 from edgekv.trace.codec import Header
 from edgekv.trace.events import (
     KINDS,
@@ -24,6 +25,7 @@ from edgekv.trace.events import (
     InputNews,
     Kept,
     Origin,
+    Planned,
     Reserved,
     Taken,
 )
@@ -43,6 +45,33 @@ def header(cache: PageCache, *, began_unix_s: float, run: str, part: int, part_u
         run=run,
         part=part,
         part_us=part_us,
+    )
+
+
+def check_quiet(cache: PageCache) -> None:
+    """Raise CacheError while an append or a step is under way, or an input is being written."""
+    pending = any(sequence.pending is not None for sequence in cache.sequences)
+    if pending or cache.allocator.num_steps:
+        raise CacheError("a trace begins between steps, and an append or a step is under way")
+    if cache.cross is not None and cache.cross.is_writing:
+        raise CacheError("a trace begins between inputs, and an input is being written")
+
+
+def planned(append: Append, at_us: int, allocation_ns: int) -> Planned:
+    """An append that has its pages, which took so long."""
+    return Planned(
+        at_us,
+        append.sequence.id,
+        KINDS.index(append.kind),
+        append.extend,
+        append.num_tokens,
+        append.tail_tokens,
+        append.copy_page >= 0,
+        tuple(append.taken.tolist()),
+        append.index,
+        append.time_s,
+        () if append.uniform else tuple(append.advance.tolist()),
+        allocation_ns / 1000,
     )
 
 

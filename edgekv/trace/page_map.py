@@ -1,7 +1,8 @@
-"""What each page of a pool shows in each column of a picture.
+"""What each page of a pool shows in each column of a picture, and who holds it.
 
 Owns: the rows of a map, which are pages that were ever used, and the stretches of equal cells.
-Guarantees: at most ``max_rows`` rows; a question is seen even if it lasted less than a column.
+Guarantees: at most ``max_rows`` rows; a question is seen even if it lasted less than a column, and
+    what is in flight only if it lasted longer.
 Does not know: colours, which pool it is.
 """
 
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from edgekv.trace.clock import Columns
 from edgekv.trace.events import ANSWER, TEXT
 from edgekv.trace.holders import Holders
-from edgekv.trace.lives import CACHED, PROBED, RECALLED, Lives
+from edgekv.trace.lives import CACHED, IN_FLIGHT, PROBED, RECALLED, RESERVED, Lives
 
+NOBODY = 0  # number of the empty set of holders
 # What comes and goes with a question, and what is drawn over what.
 _ON_TOP = {PROBED: 1, RECALLED: 1, TEXT: 2, ANSWER: 3}
 BRIEF = tuple(_ON_TOP)
@@ -30,6 +32,8 @@ class Runs:
     start: NDArray[np.int32]  # (n,) first column
     stop: NDArray[np.int32]  # (n,) behind the last column
     life: NDArray[np.int32]  # (n,) number of the segment, or input, shown
+    kind: NDArray[np.int8]  # (n,) what is shown: the kind of the life, or IN_FLIGHT
+    holders: NDArray[np.int32]  # (n,) number of the set of those who hold it
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class PageMap:
     """A pool over time, a row a page, or several where there are many."""
 
     lives: Lives
+    sets: tuple[tuple[int, ...], ...]  # of holders, by number
     num_pages: int  # of the pool
     pages: NDArray[np.int64]  # (P,) that were ever used, growing; others have no row
     num_rows: int
@@ -72,13 +77,15 @@ def page_map(
     to_us = np.where(to_us < 0, end_us, to_us)
     first, last = columns.of(np.asarray(spans.from_us, np.int64)), columns.of(to_us)
     # A span reaches into the column where it ended only if it fills no other.
-    kind = np.asarray(lives.kind, np.int8)[life]
+    kind, held_by = np.asarray(lives.kind, np.int8)[life], np.asarray(spans.holders, np.int64)
+    kind[(held_by == NOBODY) & (kind != CACHED)] = IN_FLIGHT
     still = np.asarray(lives.left_us, np.int64)[life] < 0
-    still &= (kind != CACHED) | (to_us == end_us)
-    stop = np.where(still | (last == first), last + 1, last)
+    still &= ~np.isin(kind, (CACHED, RESERVED, IN_FLIGHT)) | (to_us == end_us)
+    stop = np.where(still | ((last == first) & (kind != IN_FLIGHT)), last + 1, last)
     grid = np.full((num_rows, columns.count), -1, np.int32)
-    _paint(grid, row, first, stop, life, kind)
-    return PageMap(lives, holders.num_pages, pages, num_rows, _read_off(grid))
+    _paint(grid, row, first, stop, kind)
+    runs = _read_off(grid, life, held_by, kind)
+    return PageMap(lives, tuple(holders.sets), holders.num_pages, pages, num_rows, runs)
 
 
 def _paint(
@@ -86,10 +93,9 @@ def _paint(
     row: NDArray[np.int64],
     first: NDArray[np.int32],
     stop: NDArray[np.int32],
-    life: NDArray[np.int64],
     kind: NDArray[np.int8],
 ) -> None:
-    """Paint spans (n,) in the order they came, questions last."""
+    """Paint spans (n,), each its number, in the order they came, questions last."""
     rank = np.zeros(kind.size, np.int8)
     for on_top, height in _ON_TOP.items():
         rank[kind == on_top] = height
@@ -100,23 +106,33 @@ def _paint(
         for brief in (False, True):
             mine = order[(short[order] == want_short) & ((rank[order] > 0) == brief)]
             if want_short:
-                grid[row[mine], first[mine]] = life[mine]
+                grid[row[mine], first[mine]] = mine
             else:
                 for k in mine.tolist():
-                    grid[row[k], first[k] : stop[k]] = life[k]
+                    grid[row[k], first[k] : stop[k]] = k
 
 
-def _read_off(grid: NDArray[np.int32]) -> Runs:
+def _read_off(
+    grid: NDArray[np.int32],  # (num_rows, C) numbers of spans, -1 = free
+    life: NDArray[np.int64],  # (num_spans,)
+    holders: NDArray[np.int64],  # (num_spans,)
+    kind: NDArray[np.int8],  # (num_spans,)
+) -> Runs:
+    shown = life * (holders.max(initial=0) + 1) + holders
+    cells = np.where(grid >= 0, shown[grid] if shown.size else -1, -1)
     edges = np.ones(grid.shape, np.bool_)
-    edges[:, 1:] = grid[:, 1:] != grid[:, :-1]
+    edges[:, 1:] = cells[:, 1:] != cells[:, :-1]
     row, start = np.nonzero(edges)
     stop = np.append(start[1:], 0)
     stop[stop == 0] = grid.shape[1]
-    life = grid[row, start]
-    held = life >= 0
+    span = grid[row, start]
+    held = span >= 0
+    span = span[held]
     return Runs(
         row[held].astype(np.int32),
         start[held].astype(np.int32),
         stop[held].astype(np.int32),
-        life[held],
+        life[span].astype(np.int32),
+        kind[span],
+        holders[span].astype(np.int32),
     )

@@ -48,6 +48,7 @@ from edgekv.trace.lives import (
     DROPPED,
     PROBED,
     RECALLED,
+    RESERVED,
     Drop,
     Levels,
     Lives,
@@ -66,6 +67,7 @@ class Timeline:
         self.lives = Lives()
         self.holders = Holders(header.num_pages, header.geometry.page_size, self.lives)
         self.sequences: dict[int, SequenceLife] = {}
+        self.num_sessions = 0
         self.drops: list[Drop] = []
         self.levels, self.lookups = Levels(), Lookups()
         self.planned_us, self.allocation_us = array("q"), array("d")
@@ -116,40 +118,45 @@ class Timeline:
     # -- sequences --------------------------------------------------------------------------------
 
     def _open(self, event: Opened) -> None:
+        session = self._born(event.sequence, event.parent, event.purpose, event.at_us)
         if event.parent < 0:
-            context = Context([], 0)
+            context = Context(session, [], 0)
         else:
-            context = self._contexts[event.parent].fork()
+            context = self._contexts[event.parent].fork(session)
             for page in context.pages():
-                self.holders.share(page)
+                self.holders.share(page, session, event.at_us)
         self._contexts[event.sequence] = context
-        self._born(event.sequence, event.parent, event.purpose, event.at_us)
 
-    def _born(self, ident: int, parent: int, purpose: Purpose, now: int) -> None:
-        self.sequences[ident] = SequenceLife(ident, parent, purpose, now)
+    def _born(self, ident: int, parent: int, purpose: Purpose, now: int) -> int:
+        """The session whose a new sequence is: its own, or that of a context which it serves."""
+        if purpose == "context":
+            self.num_sessions += 1
+            session = self.num_sessions
+        else:
+            session = self.sequences[parent].session if parent in self.sequences else 0
+        self.sequences[ident] = SequenceLife(ident, parent, purpose, session, now)
+        return session
 
     def _close(self, event: Closed) -> None:
         context = self._contexts.pop(event.sequence)
-        self._leave(context.segments, event.at_us, CLOSED, event.sequence)
-        self.holders.release(context.reserve, event.at_us)
+        self._leave(context.segments, context.session, event.at_us, CLOSED, event.sequence)
+        self.holders.release(context.reserve, context.session, event.at_us)
         self.sequences[event.sequence].closed_us = event.at_us
 
     def _hold(self, event: Held) -> None:
+        holders = self.holders
         if event.sequence not in self.sequences:
             self._born(event.sequence, -1, event.purpose, event.at_us)
-        context, holders = Context([], event.next_segment), self.holders
+            if event.segments and event.purpose != "context":  # its parent was told of long ago
+                beside = holders.holding(event.segments[0].pages[0])
+                self.sequences[event.sequence].session = min(beside, default=0)
+        context = Context(self.sequences[event.sequence].session, [], event.next_segment)
         for held in event.segments:
             life = holders.life(held.pages[0]) if holders.is_held(held.pages[0]) else -1
             if life < 0:
-                life = self._life_of(held, held.kind, event.sequence, event.at_us)
+                life = self._add_held(held, held.kind, event)
                 self.frames.num_before += held.kind == FRAME
-            for page, valid in zip(held.pages, held.valid, strict=True):
-                if holders.is_held(page):
-                    holders.share(page)
-                else:
-                    holders.take(page, life, event.at_us)
-                    holders.fill(page, valid)
-            context.segments.append(Segment(held.id, life, held.pages))
+            context.hold(held, life, holders, event.at_us)
         self._contexts[event.sequence] = context
         context.num_frames = self._frames(context.segments)
         self.frames.held(context)
@@ -158,21 +165,16 @@ class Timeline:
         context = self._contexts[event.sequence]
         for held in event.segments:
             kind = RECALLED if held.kind == FRAME else held.kind
-            life = self._life_of(held, kind, event.sequence, event.at_us)
-            for page, valid in zip(held.pages, held.valid, strict=True):
-                self.holders.take(page, life, event.at_us)
-                self.holders.fill(page, valid)
-            context.segments.append(Segment(held.id, life, held.pages))
+            life = self._add_held(held, kind, event)
+            context.hold(held, life, self.holders, event.at_us)
         context.segments.sort(key=lambda segment: segment.id)
         num_frames = sum(held.kind == FRAME for held in event.segments)
         self.frames.came_back(self.sequences[event.sequence], context, num_frames)
 
-    def _life_of(self, held: HeldSegment, kind: int, sequence: int, now: int) -> int:
-        """A new segment whose tokens are there at once."""
-        life = self.lives.add(kind, sequence, held.frame, held.time_s, now)
-        self.lives.num_tokens[life] = held.num_tokens
-        self.lives.num_pages[life] = len(held.pages)
-        return life
+    def _add_held(self, held: HeldSegment, kind: int, event: Held | Inserted) -> int:
+        """A new life whose tokens are there at once."""
+        size = {"num_tokens": held.num_tokens, "num_pages": len(held.pages)}
+        return self.lives.add(kind, event.sequence, held.frame, held.time_s, event.at_us, **size)
 
     def _begin_step(self, event: StepBegun) -> None:
         contexts = [self._contexts[number] for number in event.sequences]
@@ -182,10 +184,13 @@ class Timeline:
         context = self._contexts[event.sequence]
         if event.how == "given back":
             context.reserve.difference_update(event.pages)
-            self.holders.release(event.pages, event.at_us)
+            self.holders.release(event.pages, context.session, event.at_us)
             return
-        self.holders.reserve(event.pages)
-        context.reserve.update(event.pages)
+        if context.promise < 0:
+            context.promise = self.lives.add(
+                RESERVED, event.sequence, -1, float("nan"), event.at_us
+            )
+        context.set_aside(event.pages, self.holders, event.at_us)
 
     # -- appends ----------------------------------------------------------------------------------
 
@@ -196,12 +201,7 @@ class Timeline:
         else:
             kind = PROBED if self.sequences[event.sequence].is_probe else event.kind
             life = self.lives.add(kind, event.sequence, event.frame, event.time_s, event.at_us)
-        context.draw(event.pages)
-        for page in event.pages:
-            if page in context.drawn:
-                self.holders.show(page, life, event.at_us)
-            else:
-                self.holders.take(page, life, event.at_us)
+        context.draw(event.pages, life, self.holders, event.at_us)
         context.pending = (event, life)
         self.planned_us.append(event.at_us)
         self.allocation_us.append(event.allocation_us)
@@ -236,20 +236,11 @@ class Timeline:
         if self.holders.is_shown(first):
             life = self.holders.life(first)
         else:
+            size = {"num_tokens": event.num_tokens, "num_pages": len(event.pages)}
             life = self.lives.add(
-                event.kind, event.sequence, event.frame, event.time_s, event.at_us
+                event.kind, event.sequence, event.frame, event.time_s, event.at_us, **size
             )
-            self.lives.num_tokens[life] = event.num_tokens
-            self.lives.num_pages[life] = len(event.pages)
-        left = event.num_tokens
-        for page in event.pages:
-            if self.holders.is_held(page):
-                self.holders.share(page)
-            else:
-                self.holders.revive(page, life, event.at_us)
-                self.holders.fill(page, min(left, self.page_size))
-            left -= self.page_size
-        context.add(life, event.pages)
+        context.find(event, life, self.holders)
         self.lookups.note(event.at_us, found=True)
         sequence = self.sequences[event.sequence]
         sequence.num_appends += 1
@@ -276,7 +267,7 @@ class Timeline:
         num_pages = sum(len(segment.pages) for segment in leaving)
         drop = (event.rule, num_frames, len(leaving), num_pages)
         self.drops.append(Drop(event.at_us, event.sequence, *drop))
-        self._leave(leaving, event.at_us, DROPPED, event.sequence)
+        self._leave(leaving, context.session, event.at_us, DROPPED, event.sequence)
 
     def _truncate(self, event: Truncated) -> None:
         context = self._contexts[event.sequence]
@@ -288,9 +279,11 @@ class Timeline:
     def _frames(self, segments: list[Segment]) -> int:
         return sum(self.lives.kind[segment.life] in (FRAME, RECALLED) for segment in segments)
 
-    def _leave(self, segments: list[Segment], now: int, end: int, sequence: int) -> None:
+    def _leave(
+        self, segments: list[Segment], session: int, now: int, end: int, sequence: int
+    ) -> None:
         for segment in segments:
-            self.holders.release(segment.pages, now)
+            self.holders.release(segment.pages, session, now)
             if self.lives.sequence[segment.life] == sequence:
                 self.lives.leave(segment.life, now, end)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from edgekv.trace.bars import Bars, make_bars
 from edgekv.trace.clock import Columns, StreamClock, stream_clock
 from edgekv.trace.events import FRAME
-from edgekv.trace.lives import DROPPED, Lookups
+from edgekv.trace.lives import DROPPED, RECALLED, Lookups
 from edgekv.trace.page_map import PageMap, page_map
 from edgekv.trace.timeline import Timeline
 
@@ -38,6 +38,7 @@ class View:
     pages_in_flight: NDArray[np.int64]  # (C,) most
     utilisation: NDArray[np.float64]  # (C,) best share of live slots that hold a token
     frames_left: NDArray[np.int64]  # (C,) frames that live contexts let go
+    frames_back: NDArray[np.int64]  # (C,) frames that came back
     allocation_p50_us: NDArray[np.float64]  # (C,) NaN = no append in the column
     allocation_p99_us: NDArray[np.float64]  # (C,)
     hit_rate: NDArray[np.float64]  # (B,) NaN = nothing could be found in the bin
@@ -76,6 +77,7 @@ def make_view(timeline: Timeline) -> View:
         pages_in_flight=in_flight,
         utilisation=utilisation,
         frames_left=_frames_left(timeline, column),
+        frames_back=_frames_back(timeline, column),
         allocation_p50_us=p50,
         allocation_p99_us=p99,
         hit_rate=_hit_rate(timeline.lookups, Columns(clock, _HIT_BINS)),
@@ -126,6 +128,12 @@ def _frames_left(timeline: Timeline, column: Columns) -> NDArray[np.int64]:
     at = column.of(np.array([drop.at_us for drop in drops], np.int64))
     weights = np.array([drop.num_frames for drop in drops], np.float64)
     return np.bincount(at, weights, minlength=column.count).astype(np.int64)
+
+
+def _frames_back(timeline: Timeline, column: Columns) -> NDArray[np.int64]:
+    recalled = np.asarray(timeline.lives.kind, np.int8) == RECALLED
+    at = column.of(np.asarray(timeline.lives.came_us, np.int64)[recalled])
+    return np.bincount(at, minlength=column.count)
 
 
 def _allocation(

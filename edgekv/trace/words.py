@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgekv.config import format_bytes
+from edgekv.trace.accounts import accounts, because, pages_of_note
 from edgekv.trace.axis import clock_text, column_text, latency_text
 from edgekv.trace.input_lives import InputLives
-from edgekv.trace.labels import legend, panel_titles
+from edgekv.trace.labels import legend, panel_titles, session_legend
+from edgekv.trace.phrases import listed, many, was
 from edgekv.trace.reader import TraceLog
 from edgekv.trace.timeline import Timeline
 from edgekv.trace.view import View
@@ -25,11 +27,13 @@ class Words:
 
     title: str
     story: str  # what happened, in a few sentences
+    accounts: tuple[str, ...]  # what each session did
     notes: tuple[str, ...]  # how to read it, what was left out
     figures: tuple[tuple[str, str], ...]  # (name, value)
     axis: str
     panels: dict[str, str]  # titles, by panel; a panel that would be empty has none
     legend: tuple[tuple[str, str], ...]  # (colour, what it means), of what occurs
+    session_legend: tuple[tuple[str, str], ...]  # (colour, whose); empty for a single session
 
 
 def describe(log: TraceLog, view: View) -> Words:
@@ -38,11 +42,13 @@ def describe(log: TraceLog, view: View) -> Words:
     return Words(
         title=log.path.name,
         story=" ".join(_story(view, counts)),
+        accounts=tuple(accounts(view)),
         notes=tuple(_notes(log, view, counts)),
         figures=tuple(_figures(log, view.timeline, counts)),
         axis="stream time" if view.clock.is_stream else "time since the log began",
         panels=panel_titles(view),
         legend=tuple(legend(view)),
+        session_legend=tuple(session_legend(view)),
     )
 
 
@@ -82,31 +88,32 @@ def _story(view: View, counts: _Counts) -> Iterator[str]:
     yield _came_in(view, counts)
     if counts.evicted:
         yield (
-            f"No context held more than {_many(timeline.frames.most, 'frame')}; "
-            f"{counts.evicted:,} left again in {_many(counts.batches, 'batch', 'batches')}, "
-            f"chosen by {_chosen_by(counts.rules)}."
+            f"No session held more than {many(timeline.frames.most, 'frame')}; "
+            f"{counts.evicted:,} left again in {many(counts.batches, 'batch', 'batches')}, "
+            f"{listed([because(rule) for rule in counts.rules])}."
         )
     elif timeline.frames.num:
         yield (
-            "Nothing was evicted: no context held more than "
-            f"{_many(timeline.frames.most, 'frame')}."
+            f"Nothing was evicted: no session held more than {many(timeline.frames.most, 'frame')}."
         )
     if counts.questions:
         yield (
-            f"{_many(counts.questions, 'question')} {_was(counts.questions)} asked, "
-            "each on a fork that shared the context’s pages; "
-            f"all answers together have {_many(counts.answer_tokens, 'token')}."
+            f"{many(counts.questions, 'question')} {was(counts.questions)} asked, "
+            "each on a fork that shared its session’s pages; "
+            f"all answers together have {many(counts.answer_tokens, 'token')}."
         )
     if timeline.frames.num_recalled:
-        back = _many(timeline.frames.num_recalled, "recalled frame")
-        yield f"{back}: they had left, and came back from a tier for questions."
+        back = many(timeline.frames.num_recalled, "old frame")
+        yield (
+            f"{back} {was(timeline.frames.num_recalled)} recalled: they had left, and came back "
+            "from disk for as long as one question took."
+        )
     if num_found := timeline.lookups.num_found:
-        found = f"{_many(num_found, 'segment')} {_was(num_found)}"
-        private = " Once frames have left a context, nothing in it can be shared any more."
-        once = private if counts.evicted else ""
-        yield f"{found} found in the pool, and not computed again.{once}"
+        found = f"{many(num_found, 'segment')} {was(num_found)}"
+        yield f"{found} found in the pool, in use or cached, and not computed again."
     if timeline.inputs is not None:
         yield _inputs(timeline.inputs)
+    yield from pages_of_note(view)
     share = timeline.levels.peak / timeline.num_pages
     yield (
         f"At most {timeline.levels.peak:,} of {timeline.num_pages:,} pages ({share:.0%}) were in "
@@ -122,24 +129,19 @@ def _came_in(view: View, counts: _Counts) -> str:
         length = f"over {clock_text(clock.end_s - clock.begin_s)} of stream, in {wall} of computing"
     where = ""
     if counts.contexts + counts.forks > 1:
-        where = f" to {_many(counts.contexts, 'context')}"
-        where += f" and {_many(counts.forks, 'fork')}" if counts.forks else ""
+        where = f" to {many(counts.contexts, 'session')}"
+        where += f" and {many(counts.forks, 'fork')}" if counts.forks else ""
     before = ""
     if timeline.frames.num_before:
-        before = f"; {_many(timeline.frames.num_before, 'frame')} had been there before"
-    return f"{_many(timeline.frames.num, 'frame')} came in{where} {length}{before}."
-
-
-def _chosen_by(rules: tuple[str, ...]) -> str:
-    special = {"": "the caller", "reclaim": "the needs of another session (“reclaim”)"}
-    return ", ".join(special.get(rule, f"“{rule}”") for rule in rules)
+        before = f"; {many(timeline.frames.num_before, 'frame')} had been there before"
+    return f"{many(timeline.frames.num, 'frame')} came in{where} {length}{before}."
 
 
 def _inputs(inputs: InputLives) -> str:
     looked = len(inputs.lookups.found)
     written = looked - inputs.lookups.num_found
     return (
-        f"{_many(written, 'input')} of cross-attention {_was(written)} written, "
+        f"{many(written, 'input')} of cross-attention {was(written)} written, "
         f"{inputs.lookups.num_found:,} found again, {inputs.num_given_up:,} given up for others."
     )
 
@@ -157,7 +159,7 @@ def _figures(log: TraceLog, timeline: Timeline, counts: _Counts) -> Iterator[tup
     yield "window, frames", f"{timeline.frames.most:,}"
     yield "peak pages", f"{timeline.levels.peak:,} of {timeline.num_pages:,}"
     yield "pool", format_bytes(timeline.num_pages * log.header.geometry.page_bytes)
-    yield "contexts + forks", f"{counts.contexts:,} + {counts.forks:,}"
+    yield "sessions + forks", f"{counts.contexts:,} + {counts.forks:,}"
     if timeline.lookups.found:
         yield "hit rate", f"{timeline.lookups.rate:.0%} of {len(timeline.lookups.found):,}"
     if (inputs := timeline.inputs) is not None and inputs.lookups.found:
@@ -171,15 +173,15 @@ def _notes(log: TraceLog, view: View, counts: _Counts) -> list[str]:
     notes = [
         f"Each row is a page of {geometry.page_size} tokens "
         f"({format_bytes(geometry.page_bytes)}), each column {column_text(view.column_s)} of "
-        f"{'stream' if view.clock.is_stream else 'time'}. A question is drawn at least one column "
-        "wide, and over what the page held otherwise."
+        f"{'stream' if view.clock.is_stream else 'time'}. A question is drawn at least three "
+        "pixels wide, a frame brought back five, and over what the page held otherwise."
     ]
     if view.map.pages_per_row > 1:
         notes.append(f"One row stands for {view.map.pages_per_row:.3g} pages; the newest is shown.")
     if counts.probes:
         notes.append(
-            f"{_many(counts.probes, 'probe')}, on which a tier measured itself or found out what a "
-            f"question is about, {_was(counts.probes)} counted neither as questions nor as frames."
+            f"{many(counts.probes, 'probe')}, on which a tier measured itself or found out what a "
+            f"question is about, {was(counts.probes)} counted neither as questions nor as frames."
         )
     num_events = len(view.timeline.levels.at_us)
     if num_events > view.num_columns:
@@ -194,11 +196,3 @@ def _notes(log: TraceLog, view: View, counts: _Counts) -> list[str]:
         notes.append(f"The log ends early: {log.cut_short}.")
     notes.append(f"Log: {format_bytes(log.num_bytes)}{per_frame}, all events included.")
     return notes
-
-
-def _many(count: int, one: str, many: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def _was(count: int) -> str:
-    return "was" if count == 1 else "were"

@@ -34,17 +34,15 @@ from edgekv.cache import (
 )
 from edgekv.cache.segments import SegmentTable
 from edgekv.config import format_bytes
-from edgekv.errors import CacheError, TraceError
+from edgekv.errors import TraceError
 from edgekv.trace import records
 from edgekv.trace.codec import MAGIC
 from edgekv.trace.events import (
-    KINDS,
     Dropped,
     GivenUp,
     Inserted,
     Kept,
     Opened,
-    Planned,
     Reserved,
     Shown,
     StepBegun,
@@ -52,7 +50,16 @@ from edgekv.trace.events import (
 from edgekv.trace.evidence import Evidence, first_pages
 from edgekv.trace.held_back import HeldBack
 from edgekv.trace.log_file import LogFile
-from edgekv.trace.observed import carried, changed, chosen, header, held, taken
+from edgekv.trace.observed import (
+    carried,
+    changed,
+    check_quiet,
+    chosen,
+    header,
+    held,
+    planned,
+    taken,
+)
 from edgekv.trace.records import RecordWriter
 
 DEFAULT_MAX_BYTES = 64 * 2**20
@@ -79,11 +86,7 @@ class TraceWriter(CacheObserver):
         """Raises TraceError when the file cannot be made, ValueError for a limit below 64 KiB,
         CacheError while an append or a step is under way, or an input is being written."""
         check_limit(max_bytes)
-        pending = any(sequence.pending is not None for sequence in cache.sequences)
-        if pending or cache.allocator.num_steps:
-            raise CacheError("a trace begins between steps, and an append or a step is under way")
-        if cache.cross is not None and cache.cross.is_writing:
-            raise CacheError("a trace begins between inputs, and an input is being written")
+        check_quiet(cache)
         self.path = Path(path)
         self.problem: str | None = None  # why the log ended before ``close``
         self._cache = cache
@@ -122,21 +125,7 @@ class TraceWriter(CacheObserver):
         self._write_plan()
         self._num_open += 1
         self._evidence.forget(append.taken.tolist())
-        plan = Planned(
-            self._now(),
-            append.sequence.id,
-            KINDS.index(append.kind),
-            append.extend,
-            append.num_tokens,
-            append.tail_tokens,
-            append.copy_page >= 0,
-            tuple(append.taken.tolist()),
-            append.index,
-            append.time_s,
-            () if append.uniform else tuple(append.advance.tolist()),
-            allocation_ns / 1000,
-        )
-        self._held_back.hold(append, plan)
+        self._held_back.hold(append, planned(append, self._now(), allocation_ns))
 
     def stepped(self, step: Step) -> None:
         self._num_open += -1 if step.ended else 1

@@ -43,7 +43,8 @@ def test_the_page_stands_alone_and_tells_the_story(tmp_path: Path) -> None:
     assert "<title>street &lt;1&gt;.trace" in html
     for said in (
         "100 frames came in over 50.0 s of stream",
-        "No context held more than 20 frames; 80 left again in 16 batches, chosen by “window”",
+        "No session held more than 20 frames; 80 left again in 16 batches, by the rule “window”",
+        "80 were evicted by the rule “window”, from 0:10 to 0:47; 10 questions from 0:05 to 0:50",
         "10 questions were asked",
         "all answers together have 120 tokens",
         "At most 106 of 128 pages (83%)",
@@ -115,7 +116,7 @@ def test_two_streams_have_no_common_stream_time(tmp_path: Path) -> None:
     log.close()
     words = draw(read_log(tmp_path / "t"), tmp_path / "page.html")
     assert words.axis == "time since the log began"
-    assert words.story.startswith("20 frames came in to 2 contexts within")
+    assert words.story.startswith("20 frames came in to 2 sessions within")
 
 
 def test_ticks_are_few_and_inside() -> None:

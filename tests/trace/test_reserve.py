@@ -10,8 +10,11 @@ from edgekv.cache.reserve import Reserve
 from edgekv.errors import TraceError
 from edgekv.trace import TraceWriter, read_log
 from edgekv.trace.events import Reserved
+from edgekv.trace.lives import RESERVED
 from edgekv.trace.replay import replay
 from edgekv.trace.timeline import build_timeline
+from edgekv.trace.view import make_view
+from edgekv.trace.words import describe
 from tests.trace.streams import add, make_cache
 
 
@@ -50,7 +53,12 @@ def test_a_log_says_what_was_reserved_and_replays(tmp_path: Path) -> None:
     assert timeline.levels.free[-1] == 16 - 3
     assert timeline.levels.peak == 8
     assert min(timeline.holders.spans.to_us) >= 0
-    assert max(timeline.holders.spans.page) < 8, "what was never drawn is not shown"
+    view = make_view(timeline)
+    reserved = view.map.runs.row[view.map.runs.kind == RESERVED]
+    assert set(view.map.pages[reserved].tolist()) == set(range(7)), "before anything is written"
+    words = describe(read_log(tmp_path / "t"), view)
+    assert "7 pages were reserved at times" in words.story
+    assert "reserved" in {name for name, _ in words.legend}
 
 
 def test_a_reserve_that_is_drawn_otherwise_is_found(

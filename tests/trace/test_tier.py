@@ -8,10 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
 import edgekv
 from edgekv.trace import TraceLog, read_log
-from edgekv.trace.bars import PROBE, QUESTION
+from edgekv.trace.bars import PROBE, QUESTION, RECALLING
+from edgekv.trace.colours import KINDS
+from edgekv.trace.draw import draw
 from edgekv.trace.lives import PROBED, RECALLED
 from edgekv.trace.replay import replay
 from edgekv.trace.timeline import build_timeline
@@ -60,15 +63,37 @@ def test_the_picture_says_so(log: TraceLog) -> None:
     assert figures["frames"] == str(NUM_FRAMES)
     assert (figures["questions"], figures["tier probes"]) == ("3", "3")
     assert figures["recalled frames"] == str(view.timeline.frames.num_recalled) != "0"
-    assert f"{figures['recalled frames']} recalled frames" in words.story
+    assert f"{figures['recalled frames']} old frames were recalled" in words.story
+    assert "2 questions, at" in words.accounts[0]
+    assert (
+        f"brought {figures['recalled frames']} old frames back from disk, seen between"
+        in words.accounts[0]
+    )
+    assert view.frames_back.sum() == view.timeline.frames.num_recalled
     assert view.clock.is_stream, "a tier's own frames have no place in the stream"
     assert [name for name, _ in words.legend if name in ("recalled", "probed")] == [
         "recalled",
         "probed",
     ]
-    kinds = np.asarray(view.map.lives.kind)[view.map.runs.life]
+    kinds = view.map.runs.kind
     assert np.count_nonzero(kinds == RECALLED) > 0
     assert np.count_nonzero(kinds == PROBED) > 0
-    assert view.bars.names == ("1", "asked", "probes")
-    assert np.count_nonzero(view.bars.role == QUESTION) == 3
+    assert view.bars.names == ("session 1", "probes")
+    assert np.count_nonzero(view.bars.role == QUESTION) == 1
+    assert np.count_nonzero(view.bars.role == RECALLING) == 2
     assert np.count_nonzero(view.bars.role == PROBE) == 3
+
+
+def test_a_recalled_frame_is_seen(log: TraceLog, tmp_path: Path) -> None:
+    """However short the question, in five pixels of a colour that nothing else has."""
+    draw(log, tmp_path / "page.png")
+    with Image.open(tmp_path / "page.png") as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    lilac = (pixels == KINDS[RECALLED]).all(axis=2)
+    edges = np.flatnonzero(np.diff(lilac.astype(np.int8), axis=1).any(axis=1))
+    assert edges.size
+    longest = 0
+    for row in lilac[edges]:
+        ends = np.flatnonzero(np.diff(row.astype(np.int8)))
+        longest = max(longest, int(np.diff(ends)[::2].max()))
+    assert longest >= 5
