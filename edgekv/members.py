@@ -49,7 +49,6 @@ class Member:
     priority: int  # the higher, the later it gives
     record: Record
     number: int = -1  # of this session among all that ever joined
-    busy: bool = False  # it is being restored: nothing can leave
     on_leaving: OnLeaving | None = None  # told before anything leaves
     _within: tuple[int, Limits] | None = None  # of ``limits_within``, for so many pages
     _pinned: NDArray[np.int32] | None = None  # of ``pinned_pages``, once there are any

@@ -6,11 +6,12 @@ retention; that is what sessions are for.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
 from edgekv.bundle import Bundle
-from edgekv.cache import Sequence
+from edgekv.cache import SequenceState
 from edgekv.cache.retention import retention_rule
 from edgekv.checks import optional_path, path_of
 from edgekv.config import parse_bytes
@@ -22,8 +23,9 @@ from edgekv.interrupts import indivisible
 from edgekv.live_context import LiveContext
 from edgekv.media.stillness import StillnessGate
 from edgekv.members import check_priority
-from edgekv.saving import restore_context
+from edgekv.saving import read_saved, restoring
 from edgekv.session import Session
+from edgekv.session_file import SessionFile
 from edgekv.tier.codec import TierFormat, checked_format
 from edgekv.tier.store import TierPlan, TierRecord
 from edgekv.tiering import SessionTier, TierRequest, plan_tier, reopen_tier
@@ -126,29 +128,34 @@ class Model:
         check_priority(priority)
         path = path_of(path, "path")
         gate = None if skip_still is None else StillnessGate(skip_still)
-        member, record = restore_context(
-            path,
-            self._runner,
-            self._inputs.model_identity(self._runner.cache.geometry),
-            num_frame=self._inputs.tokens_per_frame,
-            max_context_tokens=self.bundle.manifest.max_context_tokens,
-            priority=priority,
-        )
-        live = LiveContext(self._runner, self._inputs, member, record, gate=gate)
-        try:
-            if record.tier is not None:
-                live.tier = self._reopen(record.tier, live.sequence)
-            with self._runner.lock:
-                self._runner.check_open()
-                return Session(live)
-        except BaseException:
-            live.close()
-            raise
+        runner, inputs = self._runner, self._inputs
+        with SessionFile(path) as file, ExitStack() as on_failure:
+            record, state = read_saved(file, runner, inputs.model_identity(runner.cache.geometry))
+            tier = None if record.tier is None else self._reopen(record.tier, state)
+            if tier is not None:
+                on_failure.callback(tier.close)
+            with restoring(
+                file,
+                record,
+                state,
+                runner,
+                num_frame=inputs.tokens_per_frame,
+                max_context_tokens=self.bundle.manifest.max_context_tokens,
+                priority=priority,
+            ) as member:
+                session = Session(LiveContext(runner, inputs, member, record, tier, gate))
+                if tier is not None:
+                    tier.go_on()
+            on_failure.callback(session.close)
+            if tier is not None:
+                tier.measure(runner, inputs, member.sequence)
+            on_failure.pop_all()
+        return session
 
-    def _reopen(self, record: TierRecord, sequence: Sequence) -> SessionTier:
+    def _reopen(self, record: TierRecord, state: SequenceState) -> SessionTier:
         plan = self._plan_tier(record.max_bytes, record.format)
-        queries = self.bundle.manifest.queries
-        return reopen_tier(record, plan, queries, self._runner, self._inputs, sequence)
+        queries = self.bundle.manifest.queries if self._runner.shows_queries else None
+        return reopen_tier(record, plan, queries, state)
 
     @indivisible
     def trace(self, path: str | Path | None, *, limit: str | int = DEFAULT_MAX_BYTES) -> None:

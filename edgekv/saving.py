@@ -2,13 +2,15 @@
 
 Owns: ``SessionRecord``, what a session file's ``meta`` says, and which blocks it has.
 Guarantees: a save holds the model's lock only while it copies, never while the disk flushes, and
-takes memory for one chunk of pages; a restore that fails gives every page back.
+takes memory for one chunk of pages; a file is checked as a whole before anything is taken for it,
+and a restore that fails leaves the pool as it was.
 Does not know: the bytes of the format, how a session uses what it gets back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,18 +22,20 @@ from edgekv.cache import PageCache, Sequence, SequenceState
 from edgekv.cache.retention import retention_rule
 from edgekv.cache.segments import checked_label
 from edgekv.checks import path_of, whole
+from edgekv.contents import are_finite
 from edgekv.decode import decode
 from edgekv.errors import SessionError, SessionFileError
 from edgekv.generate import Runner
 from edgekv.limits import plan_limits
 from edgekv.members import Member
-from edgekv.saved_source import PREFIX, load_source, source_blocks
+from edgekv.saved_source import PREFIX, check_source, load_source, source_blocks
 from edgekv.session_file import MAGIC, Block, SessionFile, write_session_file
 from edgekv.tier.store import TierRecord
 from edgekv.types import ModelIdentity
 
 _PAGES = "pages"  # (num_pages, num_layers, 2, Hk, S, D)
 _CHUNK_BYTES = 4 << 20
+_NOT_FINITE = "keys or values of the context are infinite or no numbers"
 
 
 @dataclass(slots=True)
@@ -111,70 +115,97 @@ def _page_block(runner: Runner, pages: NDArray[np.int32], valid: NDArray[np.int3
             # Slots without a token hold what others left there: not this session's to write down.
             for page, num_valid in zip(contents, valid[part], strict=True):
                 page[..., num_valid:, :] = 0
+            if not are_finite(contents, runner.cache.geometry.dtype):
+                raise SessionFileError(f"{_NOT_FINITE}: what is there is kept")
             yield contents
 
     return Block(empty.dtype, (pages.size, *empty.shape[1:]), chunks())
 
 
-def restore_context(
-    path: str | Path,
+def saved_record(path: str | Path) -> SessionRecord:
+    """What a saved session knows, whichever model it is of. Raises SessionFileError."""
+    with SessionFile(path) as file:
+        return _read_meta(file).session
+
+
+def read_saved(
+    file: SessionFile, runner: Runner, model: ModelIdentity
+) -> tuple[SessionRecord, SequenceState]:
+    """What the session and its cache knew, once the whole file was checked.
+
+    Raises SessionFileError: damaged, or of another format or model.
+    """
+    record, state = _read_state(file, runner.cache, model)
+    for contents in _saved_pages(file, runner, state.num_pages):
+        if not are_finite(contents, model.geometry.dtype):
+            raise SessionFileError(f"{file.name}: {_NOT_FINITE}")
+    check_source(file, runner)
+    return record, state
+
+
+@contextmanager
+def restoring(
+    file: SessionFile,
+    record: SessionRecord,
+    state: SequenceState,
     runner: Runner,
-    model: ModelIdentity,
     *,
     num_frame: int,  # tokens
     max_context_tokens: int,
     priority: int,
-) -> tuple[Member, SessionRecord]:
-    """What ``save_context`` wrote, in pages of its own, as one of the pool's sessions. Nothing
-    of it can leave until its ``Session`` is there: its tier would not hear of it.
+) -> Generator[Member, None, None]:
+    """What ``read_saved`` has checked, in pages of its own, as one of the pool's sessions.
 
-    Raises SessionFileError (damaged, another format or model), BudgetError (no room); the pool is
-    as before then, but for frames that other sessions let go when a file turns out to be damaged.
+    The block makes a ``Session`` of it. Nobody else comes to the pool until it has ended, so the
+    newcomer gives frames like any other as soon as it can be asked for some.
+    Raises BudgetError (no room), and what the disk and the block raise; the pool is as before then,
+    but for frames that others let go where it has no room for both.
     """
-    with SessionFile(path) as file:
-        record, state = _read_state(file, runner.cache, model)
-        rule = retention_rule(record.retain, shiftable=runner.cache.shiftable)
-        with runner.lock:
-            limits = plan_limits(
-                runner.cache,
-                num_start=state.num_pinned_tokens,
-                num_frame=num_frame,
-                max_context_tokens=max_context_tokens,
-                reserve_tokens=record.reserve_tokens,
-                num_pages=runner.cache.counts.num_pages,
-                recall=record.tier is not None,
-            )
-            runner.sharing.check_newcomer(limits, num_pages=state.num_pages)
-            member = Member(runner.cache.open(), rule, limits, priority, record)
-            with runner.sharing.entering(member, state.num_pages):
-                sequence = runner.cache.import_state(state)
-                member.sequence.close()
-                member.sequence = sequence
-                member.busy = True
-        try:
+    rule = retention_rule(record.retain, shiftable=runner.cache.shiftable)
+    with runner.lock:
+        runner.check_open()
+        limits = plan_limits(
+            runner.cache,
+            num_start=state.num_pinned_tokens,
+            num_frame=num_frame,
+            max_context_tokens=max_context_tokens,
+            reserve_tokens=record.reserve_tokens,
+            num_pages=runner.cache.counts.num_pages,
+            recall=record.tier is not None,
+        )
+        runner.sharing.check_newcomer(limits, num_pages=state.num_pages)
+        member = Member(runner.cache.open(), rule, limits, priority, record)
+        with runner.sharing.entering(member, state.num_pages):
+            sequence = runner.cache.import_state(state)
+            member.sequence.close()
+            member.sequence = sequence
             _load_pages(file, runner, sequence)
             load_source(file, runner, sequence)
-        except BaseException:
-            runner.close(sequence)
-            raise
-    return member, record
+            yield member
 
 
 def _read_state(
     file: SessionFile, cache: PageCache, model: ModelIdentity
 ) -> tuple[SessionRecord, SequenceState]:
     """What the session and its cache knew."""
+    meta = _read_meta(file)
+    _check_model(file.name, meta.model, model)
+    known = [name for name in file.names if name != _PAGES and not name.startswith(PREFIX)]
+    arrays = {name: file.array(name) for name in known}
     try:
-        meta = decode(_Meta, _with_tier(file.meta), "meta")
-        _check_model(file.name, meta.model, model)
-        known = [name for name in file.names if name != _PAGES and not name.startswith(PREFIX)]
-        arrays = {name: file.array(name) for name in known}
         state = SequenceState.from_arrays(arrays, max(model.geometry.num_rope_axes, 1))
         cache.check_importable(state)
         _check_times(meta.session, state)
     except ValueError as error:
         raise SessionFileError(f"{file.name}: {error}") from None
     return meta.session, state
+
+
+def _read_meta(file: SessionFile) -> _Meta:
+    try:
+        return decode(_Meta, _with_tier(file.meta), "meta")
+    except ValueError as error:
+        raise SessionFileError(f"{file.name}: {error}") from None
 
 
 def _check_times(record: SessionRecord, state: SequenceState) -> None:
@@ -216,13 +247,20 @@ def _check_model(where: str, saved: ModelIdentity, here: ModelIdentity) -> None:
 def _load_pages(file: SessionFile, runner: Runner, sequence: Sequence) -> None:
     """Fill the pages of an imported sequence."""
     pages, start = sequence.table.page_ids.copy(), 0
-    empty = runner.read_pages(pages[:0])
-    expected = (empty.dtype, (pages.size, *empty.shape[1:]))
-    if file.dtype_and_shape(_PAGES) != expected:
-        raise SessionFileError(f"{file.name}: block {_PAGES!r} must be {expected}")
-    for contents in file.chunks(_PAGES, _pages_per_chunk(runner)):
+    for contents in _saved_pages(file, runner, pages.size):
         runner.write_pages(pages[start : start + len(contents)], contents)
         start += len(contents)
+
+
+def _saved_pages(
+    file: SessionFile, runner: Runner, num_pages: int
+) -> Iterator[NDArray[np.generic]]:
+    """Contents of the saved pages, a chunk at a time."""
+    empty = runner.read_pages(np.empty(0, np.int32))
+    expected = (empty.dtype, (num_pages, *empty.shape[1:]))
+    if file.dtype_and_shape(_PAGES) != expected:
+        raise SessionFileError(f"{file.name}: block {_PAGES!r} must be {expected}")
+    return file.chunks(_PAGES, _pages_per_chunk(runner))
 
 
 def _pages_per_chunk(runner: Runner) -> int:

@@ -52,7 +52,6 @@ class Session:
             if member.rule.needs_summaries:
                 runner.cache.summaries.keep()
             member.on_leaving = None if live.tier is None else partial(live.tier.store, runner)
-            member.busy = False  # whatever leaves from here on is stored
 
     @classmethod
     def open(

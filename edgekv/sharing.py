@@ -229,8 +229,7 @@ class Sharing(Members):
         givers: dict[Member, Giver] = {}
         for member, share in shares.items():
             mine = member is asked
-            still = member.sequence.pending is None and not member.busy
-            if still and (claim.joining or not mine):
+            if member.sequence.pending is None and (claim.joining or not mine):
                 givers[member] = Giver(
                     member.sequence,
                     member.rule,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.bundle import Manifest, QueryOutput
-from edgekv.cache import Sequence
+from edgekv.cache import Sequence, SequenceState
 from edgekv.cache.segments import SYSTEM_CODE
 from edgekv.errors import OutOfPagesError, TierError
 from edgekv.generate import Runner
@@ -92,6 +92,18 @@ class SessionTier:
         plan = self._tier.plan
         path = str(self._tier.path.absolute())
         return TierRecord(path, self._tier.session, plan.max_bytes, plan.format)
+
+    def go_on(self) -> None:
+        """Make the file one of a session that has just begun to go on: frames that it has not seen
+        are erased. Where they cannot be, it goes on without a tier, for a reason."""
+        if self._tier is None:
+            return
+        try:
+            self._tier.erase_unseen()
+        except TierError as error:
+            self.close()
+            self._tier = None
+            self._turn_off(str(error))
 
     def measure(self, runner: Runner, inputs: InputEncoder, live: Sequence) -> None:
         """Time a frame read from the disk against one encoded again; recalling goes off if it is
@@ -208,26 +220,16 @@ def reopen_tier(
     record: TierRecord,
     plan: TierPlan,
     queries: QueryOutput | None,
-    runner: Runner,
-    inputs: InputEncoder,
-    sequence: Sequence,
+    state: SequenceState,
 ) -> SessionTier:
-    """The tier of a restored session, measured. Where it is gone, the session goes on without, for
-    a reason."""
-    with runner.lock:
-        state = sequence.export_state()
+    """The tier of a session that goes on from ``state``; nothing of it is changed yet, see
+    ``SessionTier.go_on``. Where it is gone, the session goes on without, for a reason."""
     try:
         tier = Tier.reopen(Path(record.path), plan, record.session, state)
     except TierError as error:
         _log.warning("no frames will be stored or recalled: %s", error)
         return SessionTier(None, queries, str(error))
-    reopened = SessionTier(tier, queries if runner.shows_queries else None, None)
-    try:
-        reopened.measure(runner, inputs, sequence)
-    except BaseException:
-        reopened.close()
-        raise
-    return reopened
+    return SessionTier(tier, queries, None)
 
 
 def _measure(

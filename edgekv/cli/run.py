@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from edgekv.demo.clip import DemoClip
     from edgekv.media import VideoSource
     from edgekv.model import Model
+    from edgekv.saving import SessionRecord
     from edgekv.session import Session
     from edgekv.stream import Question, StreamRun
 
@@ -146,16 +147,17 @@ def _open_session(model: Model, options: RunOptions) -> Session:
             tier=options.tier,
             tier_limit=options.tier_limit,
         )
-    session = model.restore(saved, skip_still=options.skip_still)
-    difference = _difference(session, options)
-    if difference is None:
-        return session
-    session.close()
-    raise SessionFileError(f"{saved}: saved {difference}, or give --no-restore to begin anew")
+    from edgekv.saving import saved_record
+
+    # Before it is restored: that may cost frames in its tier, and in other sessions.
+    difference = _difference(saved_record(saved), options)
+    if difference is not None:
+        raise SessionFileError(f"{saved}: saved {difference}, or give --no-restore to begin anew")
+    return model.restore(saved, skip_still=options.skip_still)
 
 
-def _difference(session: Session, options: RunOptions) -> str | None:
-    """What a restored session has that the options are not, and what to do; None = they agree."""
+def _difference(session: SessionRecord, options: RunOptions) -> str | None:
+    """What a saved session has that the options are not, and what to do; None = they agree."""
     if options.tier is not None:
         if (had := session.tier) is None:
             return f"without a tier, which {options.tier} cannot be now; leave --tier out"

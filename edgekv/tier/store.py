@@ -85,6 +85,7 @@ class Tier:
         self.num_damaged = 0  # records that were refused when they were read
         geometry = plan.model.geometry
         self.index = TierIndex(geometry, file.header.num_slots)
+        self._unseen: list[int] = []  # records of frames that the session has not seen
         self._file = file
         self._codec = Codec(geometry, plan.max_pages, plan.format)
         self._page_size = geometry.page_size
@@ -107,7 +108,8 @@ class Tier:
     def reopen(cls, path: str | Path, plan: TierPlan, session: str, state: SequenceState) -> Tier:
         """The tier of a session that goes on from ``state``: its intact frames are known again.
 
-        Frames that the session has not seen yet, since it went on from an older save, are erased.
+        Those that the session has not seen yet, since it goes on from an older save, are not; they
+        stay in the file until ``erase_unseen``.
         Raises TierError when the file is missing, of another model or of another session.
         """
         file = TierFile.open(path)
@@ -122,17 +124,21 @@ class Tier:
         return tier
 
     def _find_frames(self, next_segment_id: int) -> None:
-        """Know the intact records again, erase those of segments that are not there yet."""
-        strange = []
+        """Know the intact records again, apart from those of segments that are not there yet."""
         for number in self._file.records():
             row = self._record[0]
             if row["frame"]["segment"] >= next_segment_id:
-                strange.append(number)
+                self._unseen.append(number)
             elif self._is_sound(row):
                 self.index.put(number, row["frame"], row["summary"])
+
+    def erase_unseen(self) -> None:
+        """Make room for what is to come: frames that the session has not seen would be taken for
+        its own. To be called once it goes on, before anything is stored. Raises TierError."""
         try:
-            for number in strange:
-                self._file.erase(number)
+            while self._unseen:
+                self._file.erase(self._unseen[-1])
+                self._unseen.pop()
         except OSError as error:
             raise TierError(f"{self.path}: cannot be written ({error.strerror})") from None
 
@@ -238,16 +244,27 @@ class Tier:
         return self._read_number(int(self.index.numbers[slot]))
 
     def _read_number(self, number: int) -> StoredFrame | None:
-        if not self._file.read(number) or not self._is_sound(self._record[0]):
+        frame = self._decoded() if self._file.read(number) else None
+        if frame is None:
             self.num_damaged += 1
             self.index.forget(number)
-            return None
+        return frame
+
+    def _decoded(self) -> StoredFrame | None:
+        """The frame of the record that was read, None for one that this tier cannot have written:
+        its checksum does not tell."""
         record = self._record[0]
+        if not self._is_sound(record):
+            return None
         num_pages = int(record["frame"]["num_pages"])
-        return StoredFrame(record["frame"].copy(), self._codec.decode(record["payload"], num_pages))
+        with np.errstate(over="ignore", invalid="ignore"):  # it is not finite then
+            pages = self._codec.decode(record["payload"], num_pages)
+        if not are_finite(pages, self.plan.model.geometry.dtype):
+            return None
+        return StoredFrame(record["frame"].copy(), pages)
 
     def _is_sound(self, record: np.void) -> bool:
-        """Whether a record says what one of this model can say: its checksum does not tell."""
+        """Whether a record says of its frame what one of this model can say."""
         frame = record["frame"]
         num_tokens, num_pages = int(frame["num_tokens"]), int(frame["num_pages"])
         spans = np.concatenate([frame["span"], frame["written"]])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from edgekv.cli import main
+from edgekv.tier.file import HEADER_BYTES
 from tests.cli.test_run import QUESTION, write_clip
 from tests.waiting import HANG_S, wait_until
 
@@ -80,9 +81,15 @@ def test_a_session_goes_on_with_the_tier_it_was_saved_with(
     capfd: pytest.CaptureFixture[str], clip: Path, tmp_path: Path
 ) -> None:
     path, tier = tmp_path / "a.session", tmp_path / "a.tier"
-    common = (clip, "--save", path, "--duration", "1s")
+    same = (clip, "--save", path, "--kv-budget", "320KiB")
+    common = (*same, "--duration", "1s")
     run(capfd, *common, "--tier", tier, "--tier-limit", "1MiB")
     before = path.read_bytes()
+    # A longer life of the session went on storing there, and was cut off before it was saved.
+    run(capfd, *same)
+    path.write_bytes(before)
+    stored = tier.read_bytes()
+    assert len(stored) > HEADER_BYTES
     for other in (
         ("--tier", tmp_path / "b.tier", "--tier-limit", "1MiB"),
         ("--tier", tier, "--tier-limit", "2MiB"),
@@ -90,7 +97,7 @@ def test_a_session_goes_on_with_the_tier_it_was_saved_with(
         _, error = run(capfd, *common, *other, code=1)
         assert f"saved with --tier {tier} --tier-limit {2**20}; give these, or neither" in error
         assert len(error.splitlines()) == 1
-        assert path.read_bytes() == before
+        assert (path.read_bytes(), tier.read_bytes()) == (before, stored)
     assert not (tmp_path / "b.tier").exists()
     (tmp_path / "same").symlink_to(tmp_path)
     run(capfd, *common, "--tier", tmp_path / "same" / "a.tier", "--tier-limit", str(2**20))

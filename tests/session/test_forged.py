@@ -109,6 +109,27 @@ def test_arrays(model: edgekv.Model, saved: Saved, picture: Picture) -> None:
     assert sum(results) > len(results) // 2 > 30
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_keys_and_values_that_are_not_finite(
+    model: edgekv.Model, saved: Saved, picture: Picture, number: float
+) -> None:
+    """Refused before anything is taken: other sessions and the tier are as they were."""
+    pages, tier = saved.array("pages"), saved.path.with_name("a.tier")
+    pages[-1] = number
+    saved.write_array("pages", pages)
+    stored = tier.read_bytes()
+    with model.session() as other:
+        other.push(picture(1), 0.0)
+        before = model.figures()
+        with pytest.raises(SessionFileError, match="are infinite or no numbers"):
+            model.restore(saved.path)
+        assert (model.figures().counts, model.figures().sessions) == (
+            before.counts,
+            before.sessions,
+        )
+    assert tier.read_bytes() == stored
+
+
 def wrong_numbers(dtype: np.dtype[Any]) -> list[float]:
     if dtype.kind == "f":
         return [float("nan"), float("inf"), 1e300]
@@ -139,6 +160,10 @@ def test_sources(tmp_path: Path) -> None:
         for number in (0, -1, 3, 2**62):
             saved.write_array("source.num_states", np.array([number], np.int64))
             results.append(refused(model, saved, pixels))
+        pages = saved.array("source.pages")
+        pages[0] = np.nan
+        saved.write_array("source.pages", pages)
+        assert refused(model, saved, pixels)
         saved.write(saved.header)
         assert not refused(model, saved, pixels)
     assert sum(results) > len(results) // 2

@@ -405,6 +405,63 @@ def test_no_frame_is_lost_while_others_push_during_a_restore(
             assert tier_of(restored).num_frames + in_context == 40
 
 
+def test_a_session_that_is_being_restored_stands_in_nobodys_way(
+    bundle_path: Path, picture: Picture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tier may take long to read. Until it can give frames up it takes no room."""
+    budget = 24 * Bundle.open(bundle_path).geometry.page_bytes
+    with edgekv.load(bundle_path, kv_budget=budget, num_threads=1, share=False) as model:
+        with model.session(tier=tmp_path / "t", tier_limit="1MiB", reserve_tokens=64) as session:
+            push(session, picture, 0, 11)
+            session.save(tmp_path / "saved")
+        other, reopen = model.session(reserve_tokens=64), Tier.reopen
+
+        def reopen_late(*arguments: Any) -> Tier:
+            push(other, picture, 100, 5)
+            other.ask("red " * 150)
+            return reopen(*arguments)
+
+        monkeypatch.setattr(Tier, "reopen", reopen_late)
+        with model.restore(tmp_path / "saved") as restored:
+            assert other.context_frames().size > 0
+            other.ask("red " * 150)  # takes frames from it, and they are stored
+            assert tier_of(restored).num_frames == restored.stats().num_evicted_frames > 0
+
+
+def test_a_restore_that_fails_leaves_frames_in_tiers_and_in_other_sessions(
+    bundle_path: Path, picture: Picture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = 24 * Bundle.open(bundle_path).geometry.page_bytes
+    with edgekv.load(bundle_path, kv_budget=budget, num_threads=1, share=False) as model:
+        with model.session(tier=tmp_path / "t", tier_limit="1MiB", reserve_tokens=64) as session:
+            push(session, picture, 0, 8)
+            session.save(tmp_path / "saved")
+            push(session, picture, 8, 40)
+        stored = (tmp_path / "t").read_bytes()
+        with model.session(reserve_tokens=64) as other:
+            push(other, picture, 100, 30)
+            frames, logits = other.context_frames(), other.logits(QUESTION)
+            data = bytearray((tmp_path / "saved").read_bytes())
+            data[len(data) // 2] ^= 1
+            (tmp_path / "damaged").write_bytes(data)
+            with pytest.raises(edgekv.SessionFileError, match="SHA-256 differs"):
+                model.restore(tmp_path / "damaged")
+            assert (other.context_frames() == frames).all()
+            assert (other.logits(QUESTION) == logits).all()
+
+            def breaks(*_: object) -> None:
+                raise OSError("no disk today")
+
+            with monkeypatch.context() as broken:
+                broken.setattr(OrtDecoder, "write_pages", breaks)
+                with pytest.raises(OSError, match="no disk today"):
+                    model.restore(tmp_path / "saved")
+            assert len(model.figures().sessions) == 1
+            assert (tmp_path / "t").read_bytes() == stored
+            model.restore(tmp_path / "saved").close()
+            assert (tmp_path / "t").read_bytes() != stored
+
+
 def test_a_restore_whose_tier_breaks_takes_nothing(
     model: edgekv.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ class Life:
             for segment, own in zip(live, pages, strict=True):
                 self.held.update(dict.fromkeys(own.tolist(), self.numbers[segment]))
             self.tier = Tier.reopen(folder / "tier", PLAN, tier_session, state)
+            self.tier.erase_unseen()
         else:
             self.sequence = self.cache.open()
             self.tier = Tier.create(folder / "tier", PLAN)

@@ -66,6 +66,19 @@ class Tier:
             record[:4] = np.frombuffer(struct.pack("<I", zlib.crc32(record[4:])), np.uint8)
         self.write(self.header, records.tobytes())
 
+    def write_payloads(self, number: float) -> None:
+        """Every scale of every record's keys and values is ``number``."""
+        size, geometry = self.header["record_bytes"], self.model.bundle.geometry
+        records = np.frombuffer(self.records, np.uint8).reshape(-1, size).copy()
+        summary = 2 * NUM_RUNS * geometry.num_kv_heads * geometry.head_dim
+        payload = FRAME_BYTES + frame_dtype(geometry.num_rope_axes).itemsize + summary
+        heads = (geometry.num_layers, 2, geometry.num_kv_heads, geometry.page_size)
+        scales = 4 * int(np.prod(heads))  # float32, in front of a page's numbers
+        for record in records:
+            record[payload : payload + scales].view(np.float32)[:] = number
+            record[:4] = np.frombuffer(struct.pack("<I", zlib.crc32(record[4:])), np.uint8)
+        self.write(self.header, records.tobytes())
+
     def use(self) -> str | None:
         """Go on with the session, and recall: why its tier does nothing, None = it works."""
         with self.model.restore(self.saved) as session:
@@ -118,6 +131,24 @@ def test_records(tier: Tier, name: str, value: int) -> None:
     tier.use()
     counts = tier.model.figures().counts
     assert (counts.live, counts.in_flight) == (0, 0)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 3e38, -3e38])
+def test_keys_and_values_that_are_not_finite(tier: Tier, number: float) -> None:
+    question = "Was there a red circle?"
+    with tier.model.restore(tier.saved) as session:
+        logits = session.logits(question)
+        assert (session.logits(question, recall="auto") != logits).any(), "it recalls"
+    tier.write_payloads(number)
+    with tier.model.restore(tier.saved) as session:
+        stats = session.stats().tier
+        assert stats is not None
+        num_frames = stats.num_frames
+        for _ in range(num_frames):
+            assert np.isfinite(session.logits(question, recall="auto")).all()
+        stats = session.stats().tier
+        assert stats is not None
+        assert (stats.num_recalled, stats.num_damaged, stats.num_frames) == (0, num_frames, 0)
 
 
 def test_times_that_are_no_number_do_no_harm(tier: Tier) -> None:

@@ -200,6 +200,12 @@ def test_a_tier_goes_on_after_it_was_closed(setting: Setting, make_tier: MakeTie
         assert again.index.frames["segment"].max() <= 11
         again.close()
         again = Tier.reopen(path, tier.plan, session, state)
+        assert np.sort(again.index.frames["segment"]).tolist() == known.tolist(), "not erased yet"
+        again.close()
+        again = Tier.reopen(path, tier.plan, session, older)
+        again.erase_unseen()
+        again.close()
+        again = Tier.reopen(path, tier.plan, session, state)
         assert again.index.frames["segment"].max() <= 11
         again.close()
         other = replace(setting.plan("exact"), max_pages=3)
