@@ -7,11 +7,15 @@ for how long, a clock of the test's own says.
 
 from __future__ import annotations
 
+import itertools
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -23,6 +27,8 @@ from edgekv.media.live import LiveSource
 from edgekv.media.source import Mark, SequentialSource
 from tests.media import clips
 from tests.waiting import HANG_S, wait_until
+
+TraceFunction = Callable[[FrameType, str, object], object]
 
 
 class Device:
@@ -152,6 +158,86 @@ def test_the_thread_ends_and_lets_go_of_the_device(how: str) -> None:
     with pytest.raises(StopIteration):
         next(source)
     assert source.stats().num_frames <= 1
+
+
+def test_a_source_that_is_dropped_is_let_go_of() -> None:
+    """As a file that is dropped: at once, and with a warning where those are shown."""
+    device = Device(100)
+    device.step(1)
+    before, warned = set(threading.enumerate()), threading.Event()
+    source = live(device)
+    (thread,) = set(threading.enumerate()) - before
+    next(source)
+
+    def show(*arguments: object, **_: object) -> None:
+        if "the source the camera was never closed" in str(arguments[0]):
+            warned.set()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ResourceWarning)
+        warnings.showwarning = show
+        del source
+        device.step(1)  # the read in progress ends
+        thread.join(60)
+    assert not thread.is_alive()
+    assert device.closed_by is thread
+    assert warned.is_set()
+
+
+def test_a_played_file_that_is_dropped_waits_for_no_frame(tmp_path: Path) -> None:
+    path = clips.write_clip(tmp_path / "clip.mp4", "mp4v", 25, 3)
+    clips.set_mp4_times(path, [0, 40, 3_600_000])
+    before = set(threading.enumerate())
+    source = open_video(path, fps=None, realtime=True)
+    (thread,) = set(threading.enumerate()) - before
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        del source
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_signal_that_comes_anywhere_leaves_nothing_held() -> None:
+    """At one place after the other of a read that waits, as Ctrl-C may come."""
+
+    class StopError(Exception):
+        pass
+
+    places = 0
+    for place in itertools.count():
+        device = Device(100)
+        device.step(1)
+        source = live(device)
+        left = place
+
+        def interrupt(frame: FrameType, event: str, argument: object) -> TraceFunction | None:
+            nonlocal left, places
+            del event, argument
+            if frame.f_code.co_filename.endswith(("live.py", "threading.py", "queue.py")):
+                left -= 1
+                if left < 0:
+                    sys.settrace(None)
+                    places += 1
+                    raise StopError
+            return interrupt
+
+        traced = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            next(source)
+            source.stop()
+            with suppress(StopIteration):
+                next(source)
+        except StopError:
+            pass
+        else:
+            break
+        finally:
+            sys.settrace(traced)
+            device.step(100)
+            source.close()
+        assert device.closed_by is not None
+    assert places > 10
 
 
 def test_closing_from_another_thread_ends_the_loop() -> None:
