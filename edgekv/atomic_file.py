@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import glob
 import os
+import stat
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -49,8 +50,9 @@ def holds_something_else(path: str | os.PathLike[str], magic: bytes) -> bool:
     take the place of."""
     target = Path(path)
     with suppress(OSError):  # where it cannot be told, writing there fails and says why
-        if not target.is_file():
-            return target.exists() and not target.is_dir()
+        mode = target.stat().st_mode  # asked once: another may put its file there meanwhile
+        if not stat.S_ISREG(mode):
+            return not stat.S_ISDIR(mode)
         with target.open("rb") as file:
             start = file.read(len(magic))
             return bool(start) and start != magic

@@ -7,6 +7,8 @@ down. Does not know frames, prompts or retention; it is given embeddings and seq
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,7 +40,15 @@ class Runner:
         self._closed = False
         page_size = cache.geometry.page_size
         self._chunk = max(max_step_tokens // page_size, 1) * page_size
-        cache.summaries.read_from(self._read_values)
+        # The pools go with the model as soon as nobody holds it, not when cycles are looked for.
+        reference = weakref.ref(self)
+
+        def read_values(pages: NDArray[np.int32]) -> NDArray[np.generic]:
+            runner = reference()
+            assert runner is not None, "the cache is used without its runner"
+            return runner._read_values(pages)
+
+        cache.summaries.read_from(read_values)
 
     def feed(
         self,

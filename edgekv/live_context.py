@@ -3,21 +3,27 @@
 Owns: the context's place in the pool, what the session knows beside it, and the lock of whoever
     changes it.
 Guarantees: one thread at a time changes it; a second one gets an error at once, no silent wait.
+    Nothing of the pool refers to it, so that its tier is let go with the session, dropped or
+    closed.
 Does not know: frames, prompts, files.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+import weakref
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgekv.cache import Sequence
 from edgekv.errors import SessionError
 from edgekv.generate import Runner
 from edgekv.inputs import InputEncoder
 from edgekv.media.stillness import StillnessGate
-from edgekv.members import Member
+from edgekv.members import Member, OnLeaving
 from edgekv.saving import SessionRecord
 from edgekv.tiering import SessionTier
 
@@ -66,14 +72,25 @@ class LiveContext:
         """End its use and give pages and tier back. Closing twice is fine."""
         with self.runner.lock:
             self._closed = True
-            self.give_back()
+            self.closer()()
 
-    def give_back(self) -> None:
-        """Give pages and tier back: nobody can use it any more."""
-        with self.runner.lock:
-            self.sequence.close()
-            if self.tier is not None:
-                self.tier.close()
+    def closer(self) -> Callable[[], None]:
+        """What gives pages and tier back, to be called under the pool's lock, as often as one
+        likes. It does not hold the context: what is dropped has let its tier go itself."""
+        member, reference = self.member, weakref.ref(self)
+
+        def close() -> None:
+            member.sequence.close()
+            live = reference()
+            if live is not None and live.tier is not None:
+                live.tier.close()
+
+        return close
+
+    def store(self, sequence: Sequence, ids: NDArray[np.int64]) -> None:
+        """Segments ``ids`` (k,) of ``sequence`` are about to leave. Never fails."""
+        if self.tier is not None:
+            self.tier.store(self.runner, sequence, ids)
 
     @contextmanager
     def change(self) -> Generator[None, None, None]:
@@ -88,3 +105,15 @@ class LiveContext:
             yield
         finally:
             self._changing.release()
+
+
+def weakly(method: OnLeaving) -> OnLeaving:
+    """``method``, as long as its object is there; it is not kept for this."""
+    reference = weakref.WeakMethod(method)
+
+    def call(sequence: Sequence, ids: NDArray[np.int64]) -> None:
+        bound = reference()
+        if bound is not None:
+            bound(sequence, ids)
+
+    return call

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -25,7 +24,7 @@ from edgekv.inputs import InputEncoder, content_of
 from edgekv.intake import Intake
 from edgekv.interrupts import indivisible
 from edgekv.limits import check_fits, plan_limits
-from edgekv.live_context import LiveContext
+from edgekv.live_context import LiveContext, weakly
 from edgekv.media.arrays import DLPackArray
 from edgekv.media.stillness import StillnessGate
 from edgekv.members import Member
@@ -47,11 +46,11 @@ class Session:
         self._live = live
         self._intake = Intake(live)
         self._questions = Questions(live)
-        runner.lock.close_with(self, live.give_back)
+        runner.lock.close_with(self, live.closer())
         with runner.lock:
             if member.rule.needs_summaries:
                 runner.cache.summaries.keep()
-            member.on_leaving = None if live.tier is None else partial(live.tier.store, runner)
+            member.on_leaving = None if live.tier is None else weakly(live.store)
 
     @classmethod
     def open(

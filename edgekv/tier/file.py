@@ -3,7 +3,8 @@
 Owns: the bytes of the file, its lock, one buffer of one record.
 Guarantees: a record that is given out is the one that was written, whole: one that a kill or a
     power cut tore, or that changed on disk, is never given out; the file never exceeds its limit,
-    the oldest records leave; nobody else writes while it is open.
+    the oldest records leave; nobody else writes while it is open. One that is dropped is let go as
+    any file of Python is: at once, with a ResourceWarning.
 Does not know: what records hold.
 """
 
@@ -14,10 +15,11 @@ import hashlib
 import json
 import os
 import struct
-import weakref
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -63,17 +65,16 @@ def slots_within(max_bytes: int, body_bytes: int) -> int:
 class TierFile:
     """An open tier file. ``buffer`` holds the record that is being written or was read last."""
 
-    def __init__(self, path: Path, descriptor: int, header: TierHeader) -> None:
-        # Whoever forgets to close it must not keep others from the file for ever.
-        self._let_go = weakref.finalize(self, os.close, descriptor)
-        self._let_go.atexit = False
+    def __init__(self, path: Path, file: FileIO, header: TierHeader) -> None:
         self.path = path
         self.header = header
         self.next_number = 0  # of the next record; its slot is number % num_slots
         # (record_bytes - FRAME_BYTES,) what a caller fills, a view of the whole record
         self._record = np.zeros(header.record_bytes, np.uint8)
         self.buffer = self._record[FRAME_BYTES:]
-        self._descriptor = descriptor
+        self._file = file
+        self._descriptor = file.fileno()
+        self._process = os.getpid()
 
     @classmethod
     def create(
@@ -90,31 +91,27 @@ class TierFile:
             )
         if holds_something_else(path, MAGIC):
             raise TierError(f"{path}: holds something else than a tier and is not replaced")
-        if os.path.lexists(path):
-            os.close(_open_locked(path))  # refused while somebody else writes to it
-        fields = {"record_bytes": record_bytes, "num_slots": num_slots, "meta": meta}
-        text = json.dumps(fields).encode()
-        if _PREAMBLE.size + len(text) > HEADER_BYTES:
-            raise TierError(f"{path}: the header is too long ({len(text)} bytes)")
-        head = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, len(text), hashlib.sha256(text).digest())
-        try:
-            with replacing(path) as file:
-                file.write((head + text).ljust(HEADER_BYTES, b"\0"))
-        except OSError as error:
-            raise TierError(f"{path}: cannot be made ({error.strerror})") from None
-        return cls.open(path)
+        header = TierHeader(record_bytes, num_slots, dict(meta))
+        is_new = not path.exists()
+        # Held until the new file, locked, is in its place: of two who begin at once one is refused.
+        with _open_locked(path, os.O_CREAT, "made") as older:
+            try:
+                return cls(path, _replace(path, _packed(path, header)), header)
+            except BaseException:
+                if is_new and not os.fstat(older.fileno()).st_size:
+                    path.unlink(missing_ok=True)
+                raise
 
     @classmethod
     def open(cls, path: str | Path) -> TierFile:
         """An existing file. ``records`` must be read through before anything is appended."""
         path = Path(path)
-        descriptor = _open_locked(path)
+        file = _open_locked(path)
         try:
-            header = _read_header(path, descriptor)
+            return cls(path, file, _read_header(path, file.fileno()))
         except BaseException:
-            os.close(descriptor)
+            file.close()
             raise
-        return cls(path, descriptor, header)
 
     def records(self) -> Iterator[int]:
         """Numbers of the intact records, slot by slot; each is in ``buffer`` when it is yielded.
@@ -163,8 +160,11 @@ class TierFile:
 
     def close(self) -> None:
         """Let go of the file and its lock. Closing twice is fine."""
+        if self._descriptor >= 0 and self._process == os.getpid():
+            with suppress(OSError):  # a child that was forked off meanwhile holds the lock as well
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         self._descriptor = -1
-        self._let_go()
+        self._file.close()
 
     def _offset(self, slot: int) -> int:
         return HEADER_BYTES + slot * self.header.record_bytes
@@ -185,22 +185,69 @@ class TierFile:
         return bool(mark == _MARK and crc == zlib.crc32(record[4:]))
 
 
-def _open_locked(path: Path) -> int:
-    """A descriptor that holds the file's lock. Raises TierError."""
+def _open_locked(path: Path, flags: int = 0, verb: str = "opened") -> FileIO:
+    """The file at ``path``, and its lock with it. Raises TierError."""
+
+    def opener(name: str, _: int) -> int:
+        return os.open(name, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+
+    while True:
+        try:
+            file = FileIO(os.fspath(path), "r+b", opener=opener)
+        except OSError as error:
+            raise TierError(f"{path}: cannot be {verb} ({error.strerror})") from None
+        try:
+            _lock(path, file)
+            if _is_at(path, file):
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # replaced by another before it was locked
+
+
+def _lock(path: Path, file: FileIO) -> None:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        raise TierError(f"{path}: cannot be opened ({error.strerror})") from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(descriptor)
         raise TierError(
             f"{path}: another session writes to it; every session needs a tier file of its own"
         ) from None
     except OSError:
         pass  # no locks on this file system
-    return descriptor
+
+
+def _is_at(path: Path, file: FileIO) -> bool:
+    """Whether ``path`` still names ``file``."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def _replace(path: Path, data: bytes) -> FileIO:
+    """A file of ``data`` in place of the one at ``path``, never unlocked. Raises TierError."""
+    descriptor = -1
+    try:
+        with replacing(path) as file:
+            file.write(data)
+            descriptor = os.dup(file.fileno())  # the lock is the open file's, not the number's
+        return FileIO(os.fspath(path), "r+b", opener=lambda *_: descriptor)
+    except BaseException as error:
+        if descriptor >= 0:
+            os.close(descriptor)
+        if isinstance(error, OSError):
+            raise TierError(f"{path}: cannot be made ({error.strerror})") from None
+        raise
+
+
+def _packed(path: Path, header: TierHeader) -> bytes:
+    """The start of the file, up to its first record. Raises TierError."""
+    text = json.dumps(asdict(header)).encode()
+    if _PREAMBLE.size + len(text) > HEADER_BYTES:
+        raise TierError(f"{path}: the header is too long ({len(text)} bytes)")
+    head = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, len(text), hashlib.sha256(text).digest())
+    return (head + text).ljust(HEADER_BYTES, b"\0")
 
 
 def _read_header(path: Path, descriptor: int) -> TierHeader:

@@ -158,6 +158,8 @@ def state(session: edgekv.Session) -> tuple[object, ...] | None:
     return stats.num_frames, stats.num_evicted_frames, frames, session.last_time_s, logits
 
 
+# What an operation has made is dropped with its tier when a handler raises in place of giving it.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_interrupted_operation_has_been_done_or_has_not(
     small: edgekv.Model, picture: Picture, tmp_path: Path, name: str

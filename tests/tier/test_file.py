@@ -6,6 +6,11 @@ import gc
 import json
 import os
 import resource
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -134,8 +139,93 @@ def test_a_file_that_was_forgotten_is_let_go(tmp_path: Path) -> None:
     cycle: list[object] = [create(tmp_path / "t")]  # found by gc only
     cycle.append(cycle)
     del cycle
-    gc.collect()
+    with pytest.warns(ResourceWarning, match="unclosed file .*/t'"):
+        gc.collect()
     create(tmp_path / "t").close()
+
+
+def test_of_many_who_begin_at_once_one_has_the_file(tmp_path: Path) -> None:
+    path, files, refused = tmp_path / "t", [], []
+    ready = threading.Barrier(8)
+
+    def begin() -> None:
+        ready.wait(60)
+        for _ in range(20):
+            try:
+                files.append(create(path))
+            except TierError as error:
+                refused.append(str(error))
+
+    for _ in range(10):
+        threads = [threading.Thread(target=begin) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        (file,) = files
+        assert len(refused) == 159
+        assert {said.partition(";")[0] for said in refused} == {
+            f"{path}: another session writes to it"
+        }
+        write(file, 0)
+        file.close()
+        assert found(path) == {0: 0}
+        path.unlink()
+        files.clear()
+        refused.clear()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_fails_to_be_made_leaves_what_was_there(tmp_path: Path) -> None:
+    older = create(tmp_path / "older")
+    write(older, 0)
+    older.close()
+    before = (tmp_path / "older").read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        for name in ("older", "new"):
+            with pytest.raises(TierError, match=r"cannot be made \(File too large\)"):
+                create(tmp_path / name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "older").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["older"]
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    create(tmp_path / "link").close()
+    assert (tmp_path / "link").is_symlink()
+    assert found(tmp_path / "target") == {}
+
+
+@contextmanager
+def forked(in_child: Callable[[], object]) -> Iterator[None]:
+    """A child that has done something lives for as long as the block."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads may run here
+        pid = os.fork()
+    if not pid:
+        in_child()
+        os.write(writing, b"!")
+        signal.pause()
+    try:
+        assert os.read(reading, 1) == b"!"
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_child_that_was_forked_off_keeps_nobody_from_the_file(tmp_path: Path) -> None:
+    """Nor does it let go of what its parent holds."""
+    file = create(tmp_path / "t")
+    with forked(file.close), pytest.raises(TierError, match="another session writes to it"):
+        create(tmp_path / "t")
+    with forked(int):
+        file.close()
+        create(tmp_path / "t").close()
 
 
 def damaged_header(data: bytes) -> bytes:
