@@ -5,7 +5,8 @@ Owns: Python's signal handlers while an operation runs in the main thread, and s
 Guarantees: a handler that raises, as Ctrl-C's does, never raises inside an operation, so no lock
     stays held and nothing is left half done; it is called by the end of the operation or where
     that says ``checkpoint``, with what was installed before installed again: once, and for signals
-    that ask to stop as often as they came. The third of these does not wait: an operation that
+    that ask to stop as often as they came. What the system does with a signal stays as the program
+    has set it up. The third of these does not wait: an operation that
     never ends can be left, though not as a whole.
 Does not know: what operations do. Other threads need nothing of this: Python runs handlers in the
     main thread only.
@@ -22,6 +23,8 @@ from collections.abc import Callable
 from functools import wraps
 from types import FrameType
 from typing import ParamSpec, TypeVar
+
+from edgekv.dispositions import Disposition
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -45,6 +48,7 @@ class _Deferral:
         self._handlers: dict[int, Handler] = {}  # by signal, those that ``_recorder`` stands in for
         self._pending: dict[int, list[FrameType | None]] = {}  # signals that came, and where
         self._recorder: Handler = self._record
+        self._dispositions = {number: Disposition(number) for number in _NUMBERS}
 
     def __enter__(self) -> None:
         self.active = True
@@ -76,20 +80,27 @@ class _Deferral:
         for number in _NUMBERS:
             handler = _signal.getsignal(number)
             if callable(handler) and handler is not self._recorder:
+                self._dispositions[number].read()
                 self._handlers[number] = handler
                 try:
-                    _signal.signal(number, self._recorder)
+                    self._install(number, self._recorder)
                 except ValueError:  # an embedding program's main thread is not Python's
                     del self._handlers[number]
                     return
+
+    def _install(self, number: int, handler: Handler) -> None:
+        """Exchange what Python calls, and nothing of what the system does."""
+        _signal.signal(number, handler)
+        self._dispositions[number].write()
 
     def _hand_back(self) -> None:
         """Handlers as they were, then those called whose signals came: all, whatever one raises."""
         try:
             while self._handlers:
-                number = next(iter(self._handlers))
-                if _signal.getsignal(number) is self._recorder:
-                    _signal.signal(number, self._handlers[number])
+                number, handler = next(iter(self._handlers.items()))
+                # It may be there already: it is called, and may raise, right where it is installed.
+                if _signal.getsignal(number) in (self._recorder, handler):
+                    self._install(number, handler)
                 del self._handlers[number]
             while self._pending:
                 self._call(next(iter(self._pending)))
@@ -116,7 +127,7 @@ class _Deferral:
         if not self.active:  # handing back was interrupted itself
             self._hand_back()
         elif len(frames) >= _PATIENCE:
-            _signal.signal(number, self._handlers.pop(number))
+            self._install(number, self._handlers.pop(number))
             while number in self._pending:
                 self._call(number)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import faulthandler
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -28,6 +31,14 @@ def as_before() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+def restarts(number: int) -> bool:
+    """Whether system calls go on after a signal, as ``signal.siginterrupt(number, False)`` asks."""
+    record = ctypes.create_string_buffer(512)
+    assert ctypes.CDLL(None).sigaction(number, None, record) == 0
+    flags = int.from_bytes(record[8 + 128 : 8 + 128 + 4], sys.byteorder)  # behind handler and mask
+    return bool(flags & 0x10000000)
 
 
 @indivisible
@@ -198,6 +209,51 @@ def test_a_handler_may_install_another_and_run_operations_itself() -> None:
         operation()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert said == ["done", "done"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the record is Linux's")
+@pytest.mark.parametrize("wanted", [False, True])
+def test_system_calls_go_on_after_a_signal_if_they_did(wanted: bool) -> None:
+    said: list[str] = []
+    signal.signal(signal.SIGALRM, lambda *_: said.append("SIGALRM"))
+    assert not restarts(signal.SIGALRM)
+    signal.siginterrupt(signal.SIGALRM, not wanted)
+    during: list[bool] = []
+
+    @indivisible
+    def operation() -> None:
+        during.append(restarts(signal.SIGALRM))
+        signal.raise_signal(signal.SIGALRM)
+        checkpoint()
+        during.append(restarts(signal.SIGALRM))
+
+    operation()
+    assert said == ["SIGALRM"]
+    assert [*during, restarts(signal.SIGALRM)] == [wanted] * 3
+
+    def raising(*_: object) -> None:
+        raise StopError
+
+    signal.signal(signal.SIGALRM, raising)
+    signal.siginterrupt(signal.SIGALRM, not wanted)
+    with pytest.raises(StopError):
+        interrupted(signal.SIGALRM, said=said)
+    assert restarts(signal.SIGALRM) is wanted
+
+
+def test_a_handler_in_c_beside_one_in_python_is_called_as_before(tmp_path: Path) -> None:
+    said: list[str] = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: said.append("SIGUSR1"))
+    try:
+        with (tmp_path / "stacks").open("w") as file:
+            faulthandler.register(signal.SIGUSR1, file=file, all_threads=False, chain=True)
+            for count in (1, 2):
+                interrupted(signal.SIGUSR1, said=said)
+                assert said == ["done", "SIGUSR1"] * count
+                assert (tmp_path / "stacks").read_text().count("in interrupted") == count
+            faulthandler.unregister(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize("action", [signal.SIG_IGN, signal.SIG_DFL])
