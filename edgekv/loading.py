@@ -13,7 +13,7 @@ from pathlib import Path
 
 from edgekv.bundle import Bundle
 from edgekv.cache import CrossCache, PageCache
-from edgekv.checks import optional_path, path_of, switch, whole
+from edgekv.checks import optional_path, path_of, refuse, switch, whole
 from edgekv.config import KVDtype, parse_bytes
 from edgekv.estimate import DEFAULT_ENCODER_CACHE_BYTES, Estimate, check_memory, estimate
 from edgekv.executors import (
@@ -68,7 +68,7 @@ def load(
     ``max_step_tokens`` is the largest prefill chunk: more is faster, and takes more workspace.
     ``engine_cache`` is where TensorRT's engines are kept (None: ``edgekv/engines`` in the user's
     cache folder); ``progress`` is told how far one is that has to be built, which takes minutes:
-    its graph, what is being done, the share that is.
+    its graph, what is being done, the share that is. What it raises ends the loading.
     ``trace`` is a file for the event log of the cache, as ``Model.trace`` writes it.
     Raises BundleError, BudgetError, ExecutorError, TraceError, or ValueError for an argument that
     is wrong.
@@ -83,6 +83,8 @@ def load(
     num_threads = whole(num_threads, "num_threads", least=0, most=MAX_THREADS)
     max_step_tokens = whole(max_step_tokens, "max_step_tokens", least=1)
     share = switch(share, "share")
+    if progress is not None and not callable(progress):
+        refuse("progress", "be a function or None", progress)
     chosen = choose_device(device)
     bundle = Bundle.open(path)
     need = estimate(

@@ -157,6 +157,24 @@ def test_vision_engine_is_built_once_and_again_for_another_size(
     assert seen[-1][1] == 1
 
 
+def test_a_report_that_fails_ends_the_build_and_is_what_the_caller_gets(bundle: Bundle) -> None:
+    graph, signature = bundle.vision_path, signatures(bundle)[1]
+    assert graph is not None
+    told: list[str] = []
+
+    def report(phase: str, share: float) -> None:
+        told.append(phase)
+        if share:
+            raise ZeroDivisionError("the window was closed")
+
+    with pytest.raises(ZeroDivisionError, match="the window was closed"):
+        build_engine(
+            graph, [vision_profile(signature)], signature, BuildOptions(), logger=Log(),
+            progress=report,
+        )  # fmt: skip
+    assert told
+
+
 def test_a_graph_that_is_not_the_bundles_is_refused(bundle: Bundle) -> None:
     graph, wrong = (
         bundle.vision_path,

@@ -47,26 +47,35 @@ class Log(trt.ILogger):
 
 
 class _Monitor(trt.IProgressMonitor):
-    """Hands the builder's outermost phases to a function."""
+    """Hands the builder's outermost phases to a function. What that raises may not pass through
+    TensorRT: it is kept, and the build ends."""
 
     def __init__(self, report: PhaseReport) -> None:
         trt.IProgressMonitor.__init__(self)
         self._report = report
+        self.error: BaseException | None = None
         self._steps: dict[str, int] = {}
 
     def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
         if parent_phase is None or parent_phase in self._steps:
             self._steps[phase_name] = max(num_steps, 1)
-            self._report(phase_name, 0.0)
+            self._tell(phase_name, 0.0)
 
     def step_complete(self, phase_name: str, step: int) -> bool:
         if phase_name in self._steps:
-            self._report(phase_name, min((step + 1) / self._steps[phase_name], 1.0))
-        return True
+            self._tell(phase_name, min((step + 1) / self._steps[phase_name], 1.0))
+        return self.error is None
 
     def phase_finish(self, phase_name: str) -> None:
         if self._steps.pop(phase_name, None) is not None:
-            self._report(phase_name, 1.0)
+            self._tell(phase_name, 1.0)
+
+    def _tell(self, phase_name: str, share: float) -> None:
+        if self.error is None:
+            try:
+                self._report(phase_name, share)
+            except BaseException as error:
+                self.error = error
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +130,8 @@ def build_engine(
     logger: Log,
     progress: PhaseReport | None = None,
 ) -> Engine:
-    """Parse ``graph``, check that it is what ``signature`` says, build. Raises ExecutorError."""
+    """Parse ``graph``, check that it is what ``signature`` says, build. Raises ExecutorError, and
+    what ``progress`` raises."""
     builder = trt.Builder(logger)
     network = create_network(builder)
     parser = trt.OnnxParser(network, logger)
@@ -134,9 +144,12 @@ def build_engine(
     config = _config(builder, options)
     for profile in profiles:
         config.add_optimization_profile(_trt_profile(builder, profile))
-    if progress is not None:
-        config.progress_monitor = _Monitor(progress)
+    monitor = None if progress is None else _Monitor(progress)
+    if monitor is not None:
+        config.progress_monitor = monitor
     engine = builder.build_serialized_network(network, config)
+    if monitor is not None and monitor.error is not None:
+        raise monitor.error
     if engine is None:
         raise ExecutorError(f"TensorRT cannot build {graph.name}: {logger.take_error()}")
     return memoryview(engine)
