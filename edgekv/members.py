@@ -159,16 +159,21 @@ def fair_shares(
     priorities: Collection[int],
 ) -> list[int]:
     """Pages for each: its floor, then the rest from the highest priority down, evenly among equals
-    as far as they can use it (max-min fairness)."""
+    as far as they can use it (max-min fairness). Pages too few to go round are in nobody's share:
+    whoever asks first has them, until others ask."""
     shares = list(floors)
     rest = max(num_pages - sum(floors), 0)
     for priority in sorted(set(priorities), reverse=True):
         group = [i for i, own in enumerate(priorities) if own == priority]
         group.sort(key=lambda i: most[i] - floors[i])
         for place, i in enumerate(group):
-            extra = min(max(most[i] - floors[i], 0), rest // (len(group) - place))
-            shares[i] += extra
-            rest -= extra
+            wanted, even = max(most[i] - floors[i], 0), rest // (len(group) - place)
+            if wanted > even:  # and so do those behind it
+                for j in group[place:]:
+                    shares[j] += even
+                return shares
+            shares[i] += wanted
+            rest -= wanted
     return shares
 
 

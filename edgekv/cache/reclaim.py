@@ -144,7 +144,8 @@ def collect(
     sequence that asks for no more than its own share, everybody gives all.
     """
     missing = num_pages - sum(giver.num_freed for giver in givers)
-    order = sorted(givers, key=lambda giver: (giver.priority, -giver.excess))
+    # Where a frame more or less makes the difference, whoever asks has it, until others ask.
+    order = sorted(givers, key=lambda giver: (giver.priority, -giver.excess, giver is asking))
     for _, group in groupby(order, key=lambda giver: giver.priority):
         for everything, giver in product((False, True), tuple(group)):
             if missing <= 0:
