@@ -110,6 +110,7 @@ class Summary:
     ms_last_100: float
     anonymous_bytes_start: int | None  # when the first frame left; None = none has
     anonymous_bytes_end: int | None
+    error: str | None = None  # what ended the run, or why it could not be saved at its end
 
 
 StreamEvent = FrameEvent | AnswerEvent | NoticeEvent | Summary
@@ -191,7 +192,8 @@ class StreamRun:
         finally:
             notices = self._save()
         yield from notices
-        yield self.summary()
+        problem = failure or self.save_error
+        yield replace(self.summary(), error=None if problem is None else str(problem))
         if failure is not None:
             raise failure
 

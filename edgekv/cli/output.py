@@ -124,6 +124,7 @@ def _summary_json(summary: Summary) -> dict[str, object]:
         "skipped_questions": summary.num_skipped_questions,
         "saves": summary.num_saves,
         "duration_s": round(summary.duration_s, 3),
+        "error": summary.error,
         "kv_pages": {
             "total": stats.num_pages,
             "live": stats.pages_live,

@@ -7,13 +7,14 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgekv.cli.output import JsonlOutput, Output, TextOutput
-from edgekv.cli.run_options import RunOptions, check_together, run_options
+from edgekv.cli.run_options import RunOptions, check_together, given_here, run_options
 from edgekv.errors import BudgetError, SessionFileError
 
 if TYPE_CHECKING:
@@ -39,9 +40,13 @@ def command(context: click.Context, /, **given: Any) -> int:
     options = RunOptions(**given)
     check_together(context, options)
     clip = demo_clip() if options.source is None else None
+    if clip is not None and not options.prompts and not given_here(context, "fps"):
+        options = replace(options, fps=clip.fps)  # its questions know nothing of a device's pace
     num_wrong = _run(options, clip, _questions(options, clip))
     if num_wrong:
-        click.echo(f"edgekv run: {num_wrong} answers about the demo clip are wrong", err=True)
+        are = "answer is" if num_wrong == 1 else "answers are"
+        what = f"{num_wrong} {are} wrong about the demo clip; without options all are right"
+        click.echo(f"edgekv run: {what}", err=True)
         return 1
     return 0
 

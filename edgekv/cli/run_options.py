@@ -246,12 +246,16 @@ _NEEDS = (
 )
 
 
+def given_here(context: click.Context, name: str) -> bool:
+    """Whether a parameter was given on the command line, and not by a file or a default."""
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
 def check_together(context: click.Context, options: RunOptions) -> None:
     """Raise UsageError for options that were given without what they are about, and for one file
     that two would write to."""
     for (name, given), (other, needed) in _NEEDS:
-        source = context.get_parameter_source(name)
-        if source is ParameterSource.COMMANDLINE and getattr(options, other) is None:
+        if given_here(context, name) and getattr(options, other) is None:
             raise click.UsageError(f"{given} needs {needed}", context)
     written = {"--save": options.save_to, "--tier": options.tier, "--trace": options.trace_path}
     real = {option: os.path.realpath(path) for option, path in written.items() if path is not None}

@@ -101,6 +101,24 @@ def test_settings_of_a_larger_device_are_refused_by_name(
     assert "would fit; --kv-budget wins over the file" in said
 
 
+def test_the_demo_clip_plays_at_its_own_pace(
+    config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings for a camera's pace leave its answers right."""
+    command = ["run", "--config", config, "--format", "jsonl", "--max-new-tokens", "32"]
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    shown = capsys.readouterr()
+    assert ended.value.code == 0, shown.err
+    assert json.loads(shown.out.splitlines()[-1])["frames"] == 100
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--fps", "1"])
+    shown = capsys.readouterr()
+    assert ended.value.code == 1
+    assert "wrong about the demo clip; without options all are right" in shown.err
+    assert json.loads(shown.out.splitlines()[-1])["frames"] == 50
+
+
 def test_doctor_judges_the_settings(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["doctor", "--config", config])

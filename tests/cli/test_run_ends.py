@@ -41,12 +41,15 @@ def run(
     return shown.out.splitlines(), shown.err
 
 
-def check_summary(lines: list[str], output_format: str, *, frames: int | None = None) -> None:
-    """The last of ``lines`` sum up a run."""
+def check_summary(
+    lines: list[str], output_format: str, *, frames: int | None = None, error: str = ""
+) -> None:
+    """The last of ``lines`` sum up a run, and know of the ``error`` on stderr."""
     if output_format == "jsonl":
         summaries = [line for line in map(json.loads, lines) if line["type"] == "summary"]
         assert summaries == [json.loads(lines[-1])]
         assert frames in (None, summaries[0]["frames"])
+        assert error == (f"edgekv: {summaries[0]['error']}\n" if summaries[0]["error"] else "")
         return
     (first,) = (k for k, line in enumerate(lines) if "ms a frame (p95" in line)
     assert frames is None or lines[first].startswith(f"{frames} frames, ")
@@ -88,7 +91,7 @@ def test_when_the_model_cannot_go_on(
     said: str,
 ) -> None:
     lines, error = run(capfd, output_format, 1, clip, *arguments)
-    check_summary(lines, output_format, frames=frames)
+    check_summary(lines, output_format, frames=frames, error=error)
     assert said in error
     assert len(error.splitlines()) == 1
 
@@ -102,7 +105,7 @@ def test_when_the_source_is_lost(
         lines, error = run(
             capfd, output_format, 1, camera.url, "--fps", "20", "--every", "100ms", "--save", saved
         )
-    check_summary(lines, output_format)
+    check_summary(lines, output_format, error=error)
     assert "lost after" in error
     assert len(error.splitlines()) == 1
     assert saved.exists()
