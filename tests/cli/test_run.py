@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from edgekv.cli import main
+from tests.media.clips import write_clip
 from tests.waiting import HANG_S
 
 QUESTION = "What do you see?"
@@ -25,27 +26,11 @@ def edgekv(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
-def write_clip(path: Path, num_frames: int, *, fps: float = 10.0) -> Path:
-    codec = {".mp4": "mp4v", ".avi": "MJPG"}[path.suffix]
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*codec), fps, (96, 80))
-    for k in range(num_frames):
-        frame = np.full((80, 96, 3), 60, np.uint8)
-        cv2.circle(frame, (int(k * 3 % 96), int(k * 2 % 80)), 12, (40, 40, 220), -1)
-        writer.write(frame)
-    writer.release()
-    return path
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_clip(tmp_path_factory.mktemp("clips") / "clip.mp4", 100)
-
-
-@pytest.mark.parametrize("suffix", [".mp4", ".avi"])
+@pytest.mark.parametrize(("suffix", "codec"), [(".mp4", "mp4v"), (".avi", "MJPG")])
 def test_jsonl_has_answers_events_and_a_summary_and_nothing_else(
-    tmp_path: Path, suffix: str
+    tmp_path: Path, suffix: str, codec: str
 ) -> None:
-    path = write_clip(tmp_path / f"clip{suffix}", 400)
+    path = write_clip(tmp_path / f"clip{suffix}", codec, 10, 400)
     done = edgekv(
         "run", path, "--prompt", QUESTION, "--every", "4s", "--fps", 5, "--kv-budget", "1MiB",
         "--max-new-tokens", 4, "--format", "jsonl",
@@ -93,7 +78,7 @@ def test_several_prompts_and_a_duration(clip: Path) -> None:
 
 
 def test_a_clip_shorter_than_the_interval_gets_one_answer(tmp_path: Path) -> None:
-    short = write_clip(tmp_path / "short.mp4", 5)
+    short = write_clip(tmp_path / "short.mp4", "mp4v", 10, 5)
     done = edgekv("run", short, "--prompt", QUESTION, "--format", "jsonl", "--max-new-tokens", 2)
     kinds = [json.loads(line)["type"] for line in done.stdout.splitlines()]
     assert kinds == ["answer", "summary"]
@@ -218,7 +203,7 @@ def test_a_signal_ends_with_the_summary_whatever_is_being_done(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "long.mp4"
     if not path.exists():
-        write_clip(path, 20_000)
+        write_clip(path, "mp4v", 10, 20_000)
     command = [
         sys.executable, "-m", "edgekv", "run", path, "--prompt", QUESTION, "--every", "1s",
         "--fps", "10", "--threads", "1", "--max-new-tokens", "2", "--format", "jsonl",
@@ -240,7 +225,7 @@ def test_a_signal_ends_with_the_summary_whatever_is_being_done(
 
 @pytest.mark.parametrize("output_format", ["text", "jsonl"])
 def test_any_text_can_be_written_in_any_encoding(tmp_path: Path, output_format: str) -> None:
-    short = write_clip(tmp_path / "short.mp4", 3)
+    short = write_clip(tmp_path / "short.mp4", "mp4v", 10, 3)
     command = [
         sys.executable, "-m", "edgekv", "run", str(short), "--prompt", "été 日本",
         "--max-new-tokens", "1", "--format", output_format,

@@ -14,16 +14,11 @@ from typing import Any
 import pytest
 
 from edgekv.cli import main
-from tests.cli.test_run import QUESTION, write_clip
+from tests.cli.test_run import QUESTION
 from tests.media.rtsp_server import RtspServer
 from tests.waiting import HANG_S
 
 FORMATS = pytest.mark.parametrize("output_format", ["text", "jsonl"])
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_clip(tmp_path_factory.mktemp("clips") / "clip.mp4", 100)
 
 
 def run(

@@ -12,13 +12,9 @@ import pytest
 
 from edgekv.cli import main
 from edgekv.tier.file import HEADER_BYTES
-from tests.cli.test_run import QUESTION, write_clip
 from tests.waiting import HANG_S, wait_until
 
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_clip(tmp_path_factory.mktemp("clips") / "clip.mp4", 100)
+QUESTION = "What do you see?"
 
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> tuple[str, str]:

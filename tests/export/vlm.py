@@ -98,9 +98,3 @@ def save_vlm(kind: str, folder: Path, *, marked: bool = True) -> Any:
     }
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
     return model
-
-
-def save_text_model(folder: Path, model: Any) -> None:
-    """A text model with a tokenizer of its vocabulary size or larger."""
-    model.save_pretrained(folder)
-    make_tokenizer(marked=False).save_pretrained(folder)

@@ -19,7 +19,6 @@ from plugins.triton.run import Launcher, Operator, Options, Tensors, make_shape
 from tests.operator.build import build
 from tests.operator.cases import Case
 
-IN_PLACE = ("key_pool", "value_pool", "key_scales", "value_scales", "page_mass")
 WRITTEN = ("key_pool", "value_pool", "key_scales", "value_scales")
 # By the dtype products are computed in: float32 sums, or operands rounded to 11 or 8 bits.
 TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 8e-2}

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.kernels.call import SMALL, check, compare, with_dtype
-from tests.operator.cases import CASES, Case
-
-
-def case_named(name: str) -> Case:
-    return next(case for case in CASES if case.name == name)
+from tests.operator.cases import CASES, Case, case_named
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -227,3 +227,7 @@ CASES = _PLAIN + [
     for case in _PLAIN
     if _WEIGHED.get(case.name)
 ]
+
+
+def case_named(name: str) -> Case:
+    return next(case for case in CASES if case.name == name)

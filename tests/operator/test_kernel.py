@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.operator.build import build
-from tests.operator.cases import CASES, Case
+from tests.operator.cases import CASES, Case, case_named
 from tests.operator.harness import (
     ORT_ERRORS,
     POOL_NAMES,
@@ -25,10 +25,6 @@ from tests.operator.harness import (
 
 ISAS = ("neon",) if platform.machine() in ("aarch64", "arm64") else ("baseline", "avx2", "avx512")
 TOLERANCE = {"float32": 1e-5, "float16": 1e-3}
-
-
-def case_named(name: str) -> Case:
-    return next(case for case in CASES if case.name == name)
 
 
 @pytest.fixture(params=ISAS)

@@ -8,9 +8,7 @@ import pytest
 import edgekv
 from edgekv.cache.retention import retention_rules
 from edgekv.demo.needles import needle_streams
-from tests.session.test_session import Picture
-
-QUESTION = "What do you see?"
+from tests.session.helpers import QUESTION, Picture
 
 
 def heat(session: edgekv.Session) -> np.ndarray:

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import edgekv
 from edgekv.tier.file import TierFile
+from tests.session.helpers import Picture
 from tests.waiting import HANG_S
 
-Picture = Callable[[int], NDArray[np.uint8]]
 PIXELS = np.zeros((8, 8, 3), np.uint8)
 
 # Every public method, with arguments that are right and with some that are wrong.

@@ -2,96 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import edgekv
-from edgekv import Frame, SamplingOptions, Sound
 from edgekv.cache import CrossCounts
 from edgekv.executors.ort_cpu import OrtDecoder
 from edgekv.executors.ort_cross import OrtCross, OrtEncoder
-from tests.session.cross_bundle import Reference, save_cross_bundle
-
-SHORT = SamplingOptions(max_new_tokens=6)
-QUESTION = "What?"
-SIZES = ((4, 4), (3, 9), (12, 5), (8, 8))  # one tile, two side by side, two stacked, one
-START = "<s>You watch.</s>"
-PICTURES, SOUNDS = Reference("pictures"), Reference("sounds")
-
-
-def picture(k: int) -> NDArray[np.uint8]:
-    return np.random.default_rng(k).integers(0, 256, (*SIZES[k % 4], 3), np.uint8)
-
-
-def sound(k: int) -> NDArray[np.float32]:
-    return np.random.default_rng(k).normal(0, 0.3, 500 + 400 * k).astype(np.float32)
-
-
-@pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("cross")
-    save_cross_bundle(root / "pictures", "pictures")
-    save_cross_bundle(root / "sounds", "sounds")
-    return root
-
-
-@pytest.fixture
-def seeing(bundles: Path) -> Iterator[edgekv.Model]:
-    """Room for four of the largest pictures: each 6 states, 2 pages of 4."""
-    with edgekv.load(bundles / "pictures", kv_budget="64KiB", num_threads=1) as model:
-        yield model
-
-
-@pytest.fixture
-def hearing(bundles: Path) -> Iterator[edgekv.Model]:
-    with edgekv.load(bundles / "sounds", kv_budget="64KiB", num_threads=1) as model:
-        yield model
-
-
-@pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each run of an encoder."""
-    counted: list[int] = []
-    encode = OrtEncoder.encode
-
-    def counting(self: OrtEncoder, inputs: Any) -> NDArray[np.float32]:
-        counted.append(1)
-        return encode(self, inputs)
-
-    monkeypatch.setattr(OrtEncoder, "encode", counting)
-    return counted
-
-
-def cross(session: edgekv.Session) -> CrossCounts:
-    counts = session.stats().cross
-    assert counts is not None
-    assert counts.live + counts.cached + counts.free == counts.num_pages
-    return counts
-
-
-def asked(session: edgekv.Session, question: str = QUESTION) -> tuple[int, ...]:
-    return session.ask(question, SHORT).token_ids
-
-
-def told(k: int, question: str = QUESTION) -> tuple[int, ...]:
-    """What the model must say about picture k."""
-    states = PICTURES.states(picture(k))
-    return PICTURES.answer([(START, None), (f"<|image|>{question}</s>", states)], 6)
-
-
-def heard(k: int, task: str = "<|task|>") -> tuple[int, ...]:
-    return SOUNDS.answer([(f"<|start|>{task}", SOUNDS.states(sound(k)))], 6)
-
-
-def watch(model: edgekv.Model) -> edgekv.Session:
-    return model.session(instructions="You watch.", retain="window")
+from tests.session.cross_model import (
+    PICTURES,
+    QUESTION,
+    SHORT,
+    SOUNDS,
+    START,
+    asked,
+    cross,
+    heard,
+    picture,
+    sound,
+    told,
+    watch,
+)
 
 
 def test_answers_are_those_of_the_newest_picture_alone(seeing: edgekv.Model) -> None:
@@ -285,73 +220,6 @@ def test_threads_that_show_the_same_picture_encode_it_once(
         session.close()
 
 
-@pytest.mark.parametrize("kind", ["pictures", "sounds"])
-def test_a_saved_session_sees_what_it_saw(
-    bundles: Path, tmp_path: Path, runs: list[int], kind: str
-) -> None:
-    def load() -> edgekv.Model:
-        return edgekv.load(bundles / kind, kv_budget="64KiB", num_threads=1)
-
-    path, content = tmp_path / "file", picture(1) if kind == "pictures" else sound(1)
-    with load() as model, model.session() as session:
-        session.push(content, 0.0)
-        if kind == "pictures":
-            session.say("Two.")
-        expected = session.logits(QUESTION)
-        session.save(path)
-        with model.restore(path) as again:  # in the cache still
-            np.testing.assert_array_equal(again.logits(QUESTION), expected)
-            assert cross(again).num_hits == 1
-    with load() as model:
-        with model.restore(path) as session:
-            np.testing.assert_array_equal(session.logits(QUESTION), expected)
-            assert cross(session).live == len(runs) * (2 if kind == "pictures" else 1)
-            with model.session() as other:
-                other.push(content, 5.0)  # found by its content
-                assert cross(other).live == cross(session).live
-            session.push(content, 9.0)
-        assert len(runs) == 1
-
-
-def test_a_damaged_source_is_refused_and_leaves_nothing(bundles: Path, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    with (
-        edgekv.load(bundles / "pictures", kv_budget="64KiB", num_threads=1) as model,
-        model.session() as session,
-    ):
-        session.push(picture(1), 0.0)
-        session.save(path)
-    data = bytearray(path.read_bytes())
-    header = 48 + int.from_bytes(data[12:16], "little")
-    blocks = json.loads(data[48:header])["blocks"]
-    data[header + blocks["source.pages"]["offset"] + 5] ^= 1
-    path.write_bytes(data)
-    with edgekv.load(bundles / "pictures", kv_budget="64KiB", num_threads=1) as model:
-        with pytest.raises(edgekv.SessionFileError, match=r"source\.pages.*SHA-256 differs"):
-            model.restore(path)
-        with model.session() as session:
-            counts = cross(session)
-            assert (counts.live, counts.cached) == (0, 0)
-
-
-def test_a_restore_that_finds_no_room_for_its_source_leaves_nothing(
-    bundles: Path, tmp_path: Path
-) -> None:
-    path, budget = tmp_path / "file", 4 * 512
-    with edgekv.load(bundles / "pictures", cross_budget=budget, num_threads=1) as model:
-        with watch(model) as session:
-            session.push(picture(1), 0.0)
-            session.save(path)
-        with watch(model) as one, watch(model) as two:
-            one.push(picture(2), 0.0)
-            two.push(picture(5), 0.0)
-            live = one.stats().pages_live
-            with pytest.raises(edgekv.BudgetError, match="needs 2 pages of cross-attention, 0"):
-                model.restore(path)
-            assert one.stats().pages_live == live
-            assert cross(one).live == 4
-
-
 def test_half_precision_pools(bundles: Path) -> None:
     path = bundles / "pictures"
     with (
@@ -370,43 +238,3 @@ def _ids(text: str) -> list[int]:
     from tests.session.cross_bundle import encode
 
     return encode(text)
-
-
-def test_inputs_of_the_wrong_kind_are_refused(seeing: edgekv.Model, hearing: edgekv.Model) -> None:
-    with seeing.session() as session:
-        with pytest.raises(ValueError, match="takes pictures, got sound"):
-            session.push(Sound(sound(0)))
-        with pytest.raises(ValueError, match=r"want \(height, width, 3\) uint8 RGB"):
-            session.push(np.zeros((4, 4), np.uint8), 0.0)
-    with hearing.session() as session:
-        with pytest.raises(ValueError, match="takes sound, got a picture"):
-            session.push(Frame(picture(0), 0.0))
-        for bad in (np.zeros(4), np.zeros((2, 2), np.float32), np.zeros(0, np.float32)):
-            with pytest.raises(ValueError, match=r"want \(num_samples,\) float32 sound, got"):
-                session.push(bad, 0.0)
-        with pytest.raises(ValueError, match="not finite"):
-            session.push(np.array([0, np.nan], np.float32), 0.0)
-        assert cross(session).num_misses == 0
-
-
-def test_a_model_that_hears_needs_a_sound_and_takes_no_text(hearing: edgekv.Model) -> None:
-    with hearing.session() as session:
-        with pytest.raises(edgekv.ContextError, match="push a sound first"):
-            session.ask("")
-        with pytest.raises(edgekv.ContextError, match="asked as a whole"):
-            session.say("Hello.")
-        session.push(Sound(sound(0)))
-        assert asked(session, "") == heard(0)
-
-
-def test_sound_for_a_model_without_cross_attention(session: edgekv.Session) -> None:
-    with pytest.raises(ValueError, match="takes pictures, got sound"):
-        session.push(Sound(sound(0)))
-    assert session.stats().cross is None
-
-
-def test_budgets(bundles: Path, bundle_path: Path) -> None:
-    with pytest.raises(edgekv.BudgetError, match=r"fewer than 2 inputs .* 2\.0 KiB would do"):
-        edgekv.load(bundles / "pictures", cross_budget=2047)
-    with pytest.raises(ValueError, match="no cross-attention, so no cross_budget"):
-        edgekv.load(bundle_path, cross_budget="1MiB")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +16,8 @@ import edgekv
 from edgekv import Frame, SamplingOptions
 from edgekv.bundle import Bundle
 from edgekv.executors.ort_cpu import OrtDecoder, OrtVision
+from tests.session.helpers import QUESTION, SHORT, Picture, push
 from tests.waiting import HANG_S
-
-Picture = Callable[[int], NDArray[np.uint8]]
-SHORT = SamplingOptions(max_new_tokens=4)
-QUESTION = "What do you see?"
 
 
 class BrokenError(Exception):
@@ -37,11 +34,6 @@ def small(bundle_path: Path) -> Iterator[edgekv.Model]:
 
 def small_session(model: edgekv.Model) -> edgekv.Session:
     return model.session(reserve_tokens=64)
-
-
-def push(session: edgekv.Session, picture: Picture, first: int, count: int) -> None:
-    for k in range(first, first + count):
-        session.push(picture(k), float(k))
 
 
 @pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt, MemoryError])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ import edgekv
 from edgekv.errors import BudgetError, SessionFileError
 from tests.forging import forgeries, refusal
 from tests.session.cross_bundle import save_cross_bundle
+from tests.session.helpers import Picture
 
-Picture = Callable[[int], NDArray[np.uint8]]
 PREAMBLE = struct.Struct("<8sII32s")
 
 

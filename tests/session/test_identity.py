@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,51 +9,15 @@ import pytest
 from numpy.typing import NDArray
 
 import edgekv
-from edgekv import SamplingOptions
 from edgekv.bundle import Bundle
 from edgekv.cache import PageCache, sha256
 from edgekv.executors import create_decoder, create_vision
 from edgekv.executors.ort_cpu import OrtDecoder, OrtVision
 from edgekv.generate import Runner
 from edgekv.inputs import InputEncoder
+from tests.session.helpers import QUESTION, Picture, count_calls, push
 
-Picture = Callable[[int], NDArray[np.uint8]]
-SHORT = SamplingOptions(max_new_tokens=4)
-QUESTION = "What do you see?"
 STREET = "You watch a street. Say what moves, and where it goes."
-
-
-@pytest.fixture
-def shared(bundle_path: Path) -> Iterator[edgekv.Model]:
-    """A model with a pool of its own: nothing is in it yet."""
-    with edgekv.load(bundle_path, kv_budget="4MiB", num_threads=1) as loaded:
-        yield loaded
-
-
-@pytest.fixture(scope="module")
-def alone(bundle_path: Path) -> Iterator[edgekv.Model]:
-    """The same model, in which every context is computed anew."""
-    with edgekv.load(
-        bundle_path, kv_budget="4MiB", num_threads=1, share=False, encoder_cache=0
-    ) as loaded:
-        yield loaded
-
-
-def push(session: edgekv.Session, picture: Picture, first: int, count: int) -> None:
-    for k in range(first, first + count):
-        session.push(picture(k), k / 2)
-
-
-def count_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[int]:
-    """A list with one entry for each later call of ``owner.name``."""
-    real, calls = getattr(owner, name), list[int]()
-
-    def counted(*arguments: object) -> object:
-        calls.append(1)
-        return real(*arguments)
-
-    monkeypatch.setattr(owner, name, counted)
-    return calls
 
 
 def test_a_start_that_is_there_already_is_not_computed_again(
@@ -225,67 +186,6 @@ def session_stats(model: edgekv.Model) -> edgekv.SessionStats:
         return session.stats()
 
 
-@pytest.mark.parametrize("num_questions", [1, 10, 100])
-def test_questions_on_one_frame_cost_one_copy_of_it(
-    shared: edgekv.Model, picture: Picture, monkeypatch: pytest.MonkeyPatch, num_questions: int
-) -> None:
-    encoded = count_calls(monkeypatch, OrtVision, "encode")
-    with shared.session(instructions=STREET) as session:
-        session.push(picture(0), 0.0)
-        live = session.stats().pages_live
-        pieces = [session.ask_iter(QUESTION, SHORT) for _ in range(num_questions)]
-        question = InputEncoder(shared.bundle, None).question_ids(QUESTION, frames=True)
-        # Each holds its own question and the room of its answer, and not one page more.
-        pages_for = shared.bundle.geometry.pages_for
-        own = pages_for(len(question)) + pages_for(SHORT.max_new_tokens - 1)
-        assert session.stats().pages_live == live + num_questions * own
-        assert len({"".join(answer) for answer in pieces}) == 1
-        del pieces
-        gc.collect()
-        assert session.stats().pages_live == live
-        assert session.stats().num_questions == num_questions
-    assert len(encoded) == 1
-
-
-def test_a_picture_that_comes_again_is_encoded_once(
-    shared: edgekv.Model, alone: edgekv.Model, picture: Picture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with alone.session() as own:
-        push(own, picture, 0, 40)
-        own.push(picture(39), 20.0)
-        expected = own.logits(QUESTION)
-    encoded = count_calls(monkeypatch, OrtVision, "encode")
-    with shared.session() as session:
-        push(session, picture, 0, 40)
-        session.push(picture(39).copy(), 20.0)
-        np.testing.assert_array_equal(session.logits(QUESTION), expected)
-        stats = session.stats().encoder_cache
-        assert (stats.hits, stats.misses, len(encoded)) == (1, 40, 40)
-        assert 0 < stats.num_bytes <= stats.max_bytes
-
-
-def test_encoder_outputs_keep_to_their_bytes_and_can_be_switched_off(
-    bundle_path: Path, picture: Picture
-) -> None:
-    with (
-        edgekv.load(bundle_path, num_threads=1, encoder_cache="30KiB") as model,
-        model.session() as session,
-    ):
-        push(session, picture, 0, 5)
-        stats = session.stats().encoder_cache
-        assert (stats.num_pictures, stats.evictions) == (2, 3)
-        assert stats.num_bytes <= 30 * 1024
-    with (
-        edgekv.load(bundle_path, num_threads=1, encoder_cache=0) as model,
-        model.session() as session,
-    ):
-        push(session, picture, 0, 2)
-        stats = session.stats().encoder_cache
-        assert (stats.misses, stats.num_pictures, stats.num_bytes) == (0, 0, 0)
-    with pytest.raises(ValueError, match="encoder_cache must"):
-        edgekv.load(bundle_path, encoder_cache=-1)
-
-
 def test_without_sharing_nothing_is_kept(alone: edgekv.Model, picture: Picture) -> None:
     with alone.session(instructions=STREET) as one, alone.session(instructions=STREET) as other:
         push(one, picture, 0, 2)
@@ -330,75 +230,3 @@ def test_a_saved_session_that_shares_is_restored_as_it_was(
         push(again, picture, 6, 2)
         np.testing.assert_array_equal(again.logits(QUESTION), expected)
         assert again.stats().shared.hits == hits, "a restored context is private"
-
-
-def test_sessions_that_share_every_frame_go_on_when_the_pool_is_full(
-    bundle_path: Path, picture: Picture
-) -> None:
-    """Nobody frees a page by dropping what others hold: there must be room to go on without."""
-    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
-    with (
-        edgekv.load(bundle_path, kv_budget=26 * page_bytes, num_threads=1) as model,
-        model.session(reserve_tokens=64) as one,
-        model.session(reserve_tokens=64) as other,
-    ):
-        for k in range(60):
-            one.push(picture(k), float(k))
-            other.push(picture(k), float(k))
-        for k in range(60, 90):  # one of them alone, while the other holds what it has
-            other.push(picture(k), float(k))
-        for k in range(60, 90):
-            one.push(picture(k + 1000), float(k))
-            assert one.ask(QUESTION, SHORT).token_ids
-        assert one.stats().shared.hits > 5
-        assert min(one.stats().num_evicted_frames, other.stats().num_evicted_frames) > 30
-
-
-def test_threads_that_push_the_same_at_once_hold_it_once(
-    shared: edgekv.Model, alone: edgekv.Model, picture: Picture
-) -> None:
-    with alone.session() as own:
-        push(own, picture, 0, 20)
-        expected, live = own.logits(QUESTION), own.stats().pages_live
-    sessions = [shared.session() for _ in range(3)]
-    threads = [
-        threading.Thread(target=push, args=(session, picture, 0, 20)) for session in sessions
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sessions[0].stats().pages_live == live
-    for session in sessions:
-        np.testing.assert_array_equal(session.logits(QUESTION), expected)
-        session.close()
-
-
-def test_a_newcomer_gets_its_part_of_what_two_sessions_hold_together(
-    bundle_path: Path, alone: edgekv.Model, picture: Picture
-) -> None:
-    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
-    instructions = "You watch a street. " * 30
-    with (
-        edgekv.load(bundle_path, kv_budget=34 * page_bytes, num_threads=1) as model,
-        model.session(reserve_tokens=64) as one,
-        model.session(reserve_tokens=64) as other,
-    ):
-        for k in range(24):
-            one.push(picture(k), float(k))
-            other.push(picture(k), float(k))
-        stats = one.stats()
-        assert stats.pages_live == 25, "all frames are held by both"
-        with (
-            model.session(reserve_tokens=64, instructions=instructions) as third,
-            alone.session(reserve_tokens=64, instructions=instructions) as own,
-        ):
-            for k in range(4):
-                third.push(picture(k), float(k))
-                own.push(picture(k), float(k))
-            assert third.stats().num_context_frames == 4
-            np.testing.assert_array_equal(third.logits(QUESTION), own.logits(QUESTION))
-            for session in (one, other):
-                assert 1 <= session.stats().num_context_frames < 24
-                session.push(picture(100), 100.0)
-                assert session.ask(QUESTION, SHORT).token_ids

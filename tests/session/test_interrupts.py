@@ -11,19 +11,16 @@ from itertools import count
 from pathlib import Path
 from types import FrameType
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import edgekv
 from edgekv import SamplingOptions
 from edgekv.bundle import Bundle
+from tests.session.helpers import QUESTION, Picture
 from tests.waiting import in_another_thread
 
-Picture = Callable[[int], NDArray[np.uint8]]
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
-QUESTION = "What do you see?"
 SHORT = SamplingOptions(max_new_tokens=3)
 NUM_FRAMES = 10  # more than the pool holds beside a question
 NUM_MOMENTS = 16  # of each operation

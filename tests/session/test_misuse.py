@@ -14,9 +14,8 @@ import edgekv
 from edgekv import Frame, SamplingOptions
 from edgekv.drawing import Drawing
 from edgekv.executors.ort_cpu import OrtDecoder
+from tests.session.helpers import Picture
 from tests.waiting import in_another_thread
-
-Picture = Callable[[int], NDArray[np.uint8]]
 
 
 @pytest.mark.parametrize(

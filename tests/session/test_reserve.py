@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,7 @@ from edgekv.executors.ort_cpu import OrtDecoder
 from edgekv.generate import Runner
 from tests.cache.compare import assert_same
 from tests.cache.helpers import PAGE_SIZE, add, make_cache
-
-Picture = Callable[[int], NDArray[np.uint8]]
-QUESTION = "What do you see?"
+from tests.session.helpers import QUESTION, Picture
 
 
 class CountingDecoder:

@@ -12,16 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import edgekv
 from edgekv import SamplingOptions
 from edgekv.bundle import Bundle
 from edgekv.cache.retention import retention_rules
 from edgekv.session_file import SessionFile
+from tests.session.helpers import QUESTION, Picture, push
 
-Picture = Callable[[int], NDArray[np.uint8]]
-QUESTION = "What do you see?"
 PAGES = 60  # of the pools here; the demo model's window takes about 33
 
 
@@ -41,11 +39,6 @@ def twin(bundle_path: Path) -> Iterator[edgekv.Model]:
 def origin(bundle_path: Path) -> Iterator[edgekv.Model]:
     with load(bundle_path) as loaded:
         yield loaded
-
-
-def push(session: edgekv.Session, picture: Picture, first: int, count: int) -> None:
-    for k in range(first, first + count):
-        session.push(picture(k), k / 2)
 
 
 def stream(model: edgekv.Model, picture: Picture, num_frames: int) -> edgekv.Session:

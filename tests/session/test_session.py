@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,7 @@ import edgekv
 from edgekv import SamplingOptions
 from edgekv.bundle import Bundle
 from edgekv.cache.retention import retention_rules
-
-Picture = Callable[[int], NDArray[np.uint8]]
-SHORT = SamplingOptions(max_new_tokens=4)
-QUESTION = "What do you see?"
-
-
-def push(session: edgekv.Session, picture: Picture, first: int, count: int) -> None:
-    for k in range(first, first + count):
-        session.push(picture(k), k / 2)
+from tests.session.helpers import QUESTION, SHORT, Picture, push
 
 
 def fill(session: edgekv.Session, picture: Picture) -> int:

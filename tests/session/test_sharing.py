@@ -12,13 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 import edgekv
-from edgekv import SamplingOptions
 from edgekv.bundle import Bundle
 from edgekv.executors.ort_cpu import OrtDecoder
+from tests.session.helpers import QUESTION, SHORT, Picture, push
 
-Picture = Callable[[int], NDArray[np.uint8]]
-QUESTION = "What do you see?"
-SHORT = SamplingOptions(max_new_tokens=4)
 NUM_PAGES = 24
 
 
@@ -28,11 +25,6 @@ def small(bundle_path: Path) -> Iterator[edgekv.Model]:
     budget = NUM_PAGES * Bundle.open(bundle_path).geometry.page_bytes
     with edgekv.load(bundle_path, kv_budget=budget, num_threads=1, share=False) as loaded:
         yield loaded
-
-
-def push(session: edgekv.Session, picture: Picture, first: int, count: int) -> None:
-    for k in range(first, first + count):
-        session.push(picture(k), float(k))
 
 
 def held(*sessions: edgekv.Session) -> list[int]:

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 import edgekv
-from tests.session.test_session import Picture
-
-QUESTION = "What do you see?"
+from tests.session.helpers import QUESTION, Picture
 
 
 def test_still_frames_are_counted_and_the_newest_stands_for_them(

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import edgekv
 from edgekv import Frame, SourceError
 from edgekv.media import SourceStats
 from edgekv.stream import AnswerEvent, FrameEvent, NoticeEvent, Question, StreamRun, Summary
-
-Picture = Callable[[int], NDArray[np.uint8]]
+from tests.session.helpers import Picture
 
 
 class Source:

@@ -20,7 +20,7 @@ from edgekv.trace.replay import replay
 from edgekv.trace.timeline import build_timeline
 from edgekv.trace.view import make_view
 from tests.session.cross_bundle import save_cross_bundle
-from tests.session.test_cross import SHORT, picture
+from tests.session.cross_model import SHORT, picture
 from tests.trace.inputs import make_caches, show, write_inputs
 
 
