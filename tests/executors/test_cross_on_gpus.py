@@ -3,7 +3,10 @@ sessions say what they say on the CPU, bit by bit."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,53 +14,23 @@ import numpy as np
 import pytest
 
 import edgekv
-from edgekv import loading, native
 from edgekv.bundle import Bundle
+from edgekv.cache import PageCache
 from edgekv.errors import ExecutorError
+from edgekv.estimate import estimate
 from edgekv.executors import create_decoder
-from edgekv.executors import ort_cuda as cuda_executor
-from edgekv.executors.cuda import Cuda
+from edgekv.executors.device_pools import DevicePools
+from edgekv.executors.host_pools import HostPools
+from edgekv.executors.ort_cpu import OrtDecoder
 from edgekv.executors.ort_cross import OrtCross
-from edgekv.executors.ort_session import CPU
+from edgekv.executors.signature import decoder_signature
 from edgekv.executors.tensorrt import open as tensorrt_executor
-from edgekv.executors.tensorrt.jobs import EngineJob
+from edgekv.executors.tensorrt.decoder import TensorRTDecoder
+from edgekv.executors.tensorrt.jobs import decoder_job
+from edgekv.executors.tensorrt.profiles import StepLimits
+from edgekv.types import CrossTables
 from tests.executors.host_cuda import HostCuda, HostRunning
 from tests.session.cross_bundle import Kind, save_cross_bundle
-
-Gpus = list[HostCuda]
-
-
-@pytest.fixture
-def engines() -> dict[str, HostRunning]:
-    """Engines that ran, by their graph's name."""
-    return {}
-
-
-@pytest.fixture(params=[False, True], ids=["discrete", "integrated"])
-def gpus(
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    engines: dict[str, HostRunning],
-) -> Gpus:
-    """GPUs made of host memory, with ONNX Runtime's CPU provider in place of its CUDA provider, and
-    of TensorRT."""
-    made: Gpus = []
-
-    def new() -> HostCuda:
-        made.append(HostCuda(integrated=request.param))
-        return made[-1]
-
-    def run(job: EngineJob, _: object, cuda: Cuda) -> HostRunning:
-        assert isinstance(cuda, HostCuda)
-        engines[job.graph.name] = HostRunning(job, cuda)
-        return engines[job.graph.name]
-
-    ort_place = cuda_executor.Place(CPU, "cpu", native.ort_library_path, new)
-    monkeypatch.setattr(cuda_executor, "gpu", lambda: ort_place)
-    monkeypatch.setattr(cuda_executor, "CUDA", CPU)
-    monkeypatch.setattr(tensorrt_executor, "gpu", lambda: tensorrt_executor.Place(new, run))
-    monkeypatch.setattr(loading, "choose_device", lambda name: name)
-    return made
 
 
 def inputs(kind: Kind) -> Callable[[int], Any]:
@@ -89,7 +62,7 @@ def life(bundle: Path, kind: Kind, device: str, file: Path) -> list[Any]:
 @pytest.mark.parametrize("kind", ["pictures", "sounds"])
 @pytest.mark.parametrize("device", ["cuda", "tensorrt"])
 def test_sessions_say_the_same_as_on_the_cpu(
-    gpus: Gpus, tmp_path: Path, device: str, kind: Kind
+    gpus: list[HostCuda], tmp_path: Path, device: str, kind: Kind
 ) -> None:
     bundle = save_cross_bundle(tmp_path / "bundle", kind, "float16")
     ours = life(bundle, kind, device, tmp_path / "a")
@@ -102,7 +75,7 @@ def test_sessions_say_the_same_as_on_the_cpu(
 
 
 def test_decoding_on_tensorrt_sends_no_cross_table(
-    gpus: Gpus, tmp_path: Path, engines: dict[str, HostRunning]
+    gpus: list[HostCuda], tmp_path: Path, engines: dict[str, HostRunning]
 ) -> None:
     """What a token sees does not change within an answer; its steps are launches of one graph."""
     bundle = save_cross_bundle(tmp_path / "bundle", "pictures", "float16")
@@ -148,14 +121,14 @@ def test_a_picture_that_cannot_be_written_costs_itself_only(
 @pytest.mark.parametrize("gpus", [False], indirect=True)
 @pytest.mark.parametrize("short", [0, 1, 2], ids=["cross", "decoder", "encoder"])
 def test_too_little_memory_takes_none(
-    gpus: Gpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: int
+    gpus: list[HostCuda], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: int
 ) -> None:
     """A byte less than one of the executors needs."""
     bundle = save_cross_bundle(tmp_path / "bundle", "pictures", "float16")
     edgekv.load(bundle, kv_budget="64KiB", device="tensorrt").close()
     limits = [gpu.most_bytes for gpu in gpus]
     limits[short] -= 1
-    small: Gpus = []
+    small: list[HostCuda] = []
 
     def new() -> HostCuda:
         small.append(HostCuda(limit=limits[len(small)]))
@@ -167,6 +140,51 @@ def test_too_little_memory_takes_none(
         edgekv.load(bundle, kv_budget="64KiB", device="tensorrt")
     assert len(small) == short + 1
     assert not any(gpu.blocks for gpu in small)
+
+
+def test_cross_tables_of_any_width_are_read_whole(tmp_path: Path) -> None:
+    """Inputs that take turns, of few pages and of many: each token sees its own and no other's."""
+    num_pages, rng = 40, np.random.default_rng(1)
+    bundle = Bundle.open(save_cross_bundle(tmp_path / "bundle", "pictures", "float16"))
+    assert bundle.cross is not None
+    path, geometry, cross = bundle.decoder_path, bundle.geometry, bundle.cross.geometry
+    manifest, cuda = bundle.manifest, HostCuda()
+    signature = decoder_signature(
+        geometry, hidden_size=manifest.hidden_size, vocab_size=manifest.vocab_size, cross=cross
+    )
+    pools = HostPools(cross, num_pages, cross=True), DevicePools(cuda, cross, num_pages, cross=True)
+    every = np.arange(num_pages, dtype=np.int32)
+    contents = rng.normal(0, 3, pools[0].read_pages(every).shape).astype(np.float16)
+    for pool in pools:
+        pool.write_pages(every, contents)
+    limits = StepLimits(24, geometry.page_size, 24, 8, 2, num_cross_pages=num_pages)
+    job = decoder_job(path, signature, limits)
+    ours = TensorRTDecoder(
+        HostRunning(job, cuda), job.profiles, cuda, DevicePools(cuda, geometry, 24),
+        cross_pools=pools[1], num_rope_axes=geometry.num_rope_axes, vocab_size=manifest.vocab_size,
+    )  # fmt: skip
+    other = OrtDecoder(
+        path, geometry, num_pages=24, num_threads=1, signature=signature, cross_pools=pools[0]
+    )
+    cache = PageCache(geometry, 24, max_positions=96)
+    sequence, said = cache.open(), []
+    for number, width in enumerate([3, 3, 20, 20, 2, 40, 20, 1, 3]):
+        table = np.full((1, width, 2), cross.page_size, np.int32)
+        table[0, :, 0] = rng.permutation(num_pages)[:width]
+        table[0, -1, 1] -= 1
+        seen = CrossTables(table, table[:, :, 1].sum(axis=1, dtype=np.int32))
+        with cache.begin_step([sequence.append("text", 1)]) as step:
+            tables = replace(step.tables, cross=seen)
+            rows = bundle.embed(np.array([number]))
+            logits = [decoder.run(rows, tables, np.array([0])) for decoder in (ours, other)]
+            step.commit()
+        np.testing.assert_array_equal(*logits)
+        said.append(logits[0])
+    assert np.ptp(np.concatenate(said), axis=0).max() > 0.5  # what is seen matters
+    assert cuda.num_graphs == 2  # up to 16 columns, and up to 32; 64 came once
+    for decoder in (ours, other):
+        decoder.close()
+    assert set(cuda.blocks) == {address for _, address in pools[1].bindings()}  # its owner's still
 
 
 def test_pools_in_another_memory_are_refused(tmp_path: Path) -> None:
@@ -183,3 +201,20 @@ def test_pools_in_another_memory_are_refused(tmp_path: Path) -> None:
                 num_pages=4,
                 cross=on_cpu,
             )
+
+
+def test_doctor_counts_every_graph(tmp_path: Path) -> None:
+    path = save_cross_bundle(tmp_path / "bundle", "pictures", "float16")
+    names = {graph.name for graph in Bundle.open(path).graph_paths}
+    assert names == {"decoder.float16.onnx", "encoder.onnx", "cross.float16.onnx"}
+    command = [sys.executable, "-m", "edgekv", "doctor", str(path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (line,) = (line for line in said.splitlines() if "while its engines are built" in line)
+    assert line.split()[0] == "TensorRT"
+
+
+def test_the_states_on_their_way_are_in_the_estimate(tmp_path: Path, bundle_path: Path) -> None:
+    """Three copies of 6 states of 16 float32."""
+    path = save_cross_bundle(tmp_path / "bundle", "pictures", "float16")
+    ours, other = (estimate(Bundle.open(one), "64KiB") for one in (path, bundle_path))
+    assert ours.workspace_bytes - other.workspace_bytes == 3 * 6 * 16 * 4
