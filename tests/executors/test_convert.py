@@ -11,7 +11,7 @@ import pytest
 
 from edgekv import executors
 from edgekv.executors import device_reports
-from tests.executors.host_cuda import HostRunning
+from tests.executors.host_gpus import HostGpus
 from tests.session.cross_bundle import save_cross_bundle
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "convert.py"
@@ -41,14 +41,13 @@ def test_bad_usage(bundle_path: Path, tmp_path: Path) -> None:
     assert "not 'kv_bugdet'" in done.stderr
 
 
-@pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize("gpus", [True], indirect=True)
 @pytest.mark.parametrize("kind", ["demo", "pictures", "sounds"])
 def test_every_engine_is_tried(
     bundle_path: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    engines: dict[str, HostRunning],
+    gpus: HostGpus,
     kind: str,
 ) -> None:
     bundle, graphs = bundle_path, {"decoder.onnx", "vision.onnx"}
@@ -58,5 +57,6 @@ def test_every_engine_is_tried(
     monkeypatch.setattr(executors, "choose_device", lambda name: name)
     main = runpy.run_path(str(SCRIPT))["main"]
     main.main([str(bundle), "--to", "tensorrt", "--kv-budget", "2MiB"], standalone_mode=False)
-    assert engines.keys() == graphs
-    assert all(sum(context.num_plain_runs for context in one.contexts) for one in engines.values())
+    assert gpus.engines.keys() == graphs
+    for engine in gpus.engines.values():
+        assert sum(context.num_plain_runs for context in engine.contexts)
