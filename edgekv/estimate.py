@@ -20,6 +20,9 @@ _log = logging.getLogger(__name__)
 # Activations of one prefill chunk and the graph's own bookkeeping, on top of weights and pool.
 WORKSPACE_BYTES = 64 * 2**20
 DEFAULT_ENCODER_CACHE_BYTES = 4 * 2**20
+# Encoder states of one input on their way into the cross pools: as the encoder left them, as they
+# are passed on, and as the graph that writes takes them (float32).
+_STATES_BYTES = 3 * 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +69,14 @@ def estimate(
         )
     weights = sum(entry.size_bytes for entry in bundle.manifest.files.values())
     num_cross, cross_bytes = cross_pages(bundle, cross_budget, kv_dtype)
+    workspace = WORKSPACE_BYTES
+    if bundle.cross is not None:
+        workspace += _STATES_BYTES * bundle.cross.max_states * bundle.cross.hidden_size
     return Estimate(
         num_pages=num_pages,
         weight_bytes=weights,
         pool_bytes=num_pages * page_bytes,
-        workspace_bytes=WORKSPACE_BYTES,
+        workspace_bytes=workspace,
         num_cross_pages=num_cross,
         cross_bytes=cross_bytes,
         encoder_cache_bytes=encoder_cache_bytes,

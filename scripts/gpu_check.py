@@ -5,7 +5,8 @@
 
 1. compiles the kernels for this device, as build_plugin.py does, and launches those very cubins;
 2. holds them to the oracle over the whole list of cases (tests/operator/cases.py);
-3. has the plugin's enqueue() driven by edgekv_plugin_check, if that was built;
+3. has the plugin's enqueue() driven by edgekv_plugin_check, if that was built: by nodes that write,
+   and by nodes that only read, as cross-attention has them;
 4. measures decoding against a copy on the device, paged against contiguous, prefill against torch's
    flash attention, in the same run.
 
@@ -23,7 +24,6 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ os.environ.setdefault("TRITON_DISABLE_LINE_INFO", "1")
 if TYPE_CHECKING:
     import torch
 
+    from plugins.triton.figures import Bench
     from plugins.triton.run import Launcher
     from tests.operator.cases import Case
 
@@ -51,6 +52,7 @@ BFLOAT16 = (
     "half-query-int8",
     "all-options",
     "long-decode-many-shifts",
+    "read-only-cross",
 )
 
 
@@ -78,18 +80,12 @@ class Report:
 
 @dataclass(frozen=True)
 class Setting:
-    """Where things run: a GPU with compiled kernels, or the interpreter with tiny sizes."""
+    """Where things run: a GPU with compiled kernels, or the interpreter."""
 
     device: torch.device
     dry: bool
     launcher: Launcher | None
-    decode_tokens: int
-    prefill_tokens: int
-    copied_bytes: int
-    heads: tuple[int, int]  # Hq, Hk
-    layers: int  # different memory a decoding step goes through
-    rounds: int
-    repeats: int
+    bench: Bench
 
 
 def chosen_cases(names: list[str] | None) -> list[Case]:
@@ -158,58 +154,9 @@ def check_plugin(report: Report, program: Path | None, library: Path | None, dry
 
 def measure(report: Report, setting: Setting) -> None:
     """Speed of decoding and prefill beside their baselines. A dry run keeps no figure."""
-    import torch
+    from plugins.triton.figures import measured
 
-    from plugins.triton import speed
-
-    device, figures = setting.device, dict[str, float]()
-
-    def timed(call: Callable[[], object]) -> float:
-        graph = speed.captured(call, device)
-        return speed.median_seconds(graph, device, setting.rounds, setting.repeats)
-
-    def timed_layers(calls: Sequence[Callable[[], object]]) -> float:
-        """Of one call, when others have filled the cache in between, as a model's layers do."""
-
-        def every() -> None:
-            for call in calls:
-                call()
-
-        return timed(every) / len(calls)
-
-    def workload(tokens: int, new: int, pool_dtype: torch.dtype) -> speed.Workload:
-        return speed.Workload(tokens, new, *setting.heads, pool_dtype=pool_dtype)
-
-    copy = speed.copy_bytes_per_second(device, setting.copied_bytes)
-    figures["copy_gbytes_per_s"] = copy / 1e9
-    for name, pool_dtype in (("decode_32k", torch.float16), ("decode_32k_int8", torch.int8)):
-        work = workload(setting.decode_tokens, 1, pool_dtype)
-        paged, flat = (
-            timed_layers(
-                [
-                    speed.make_call(work, device, setting.launcher, shuffled=shuffled)
-                    for _ in range(setting.layers)
-                ]
-            )
-            for shuffled in (True, False)
-        )
-        figures[f"{name}_us"] = paged * 1e6
-        figures[f"{name}_share_of_copy"] = work.read_bytes / paged / copy
-        figures[f"{name}_paged_over_contiguous"] = paged / flat
-    work = workload(setting.decode_tokens, 1, torch.float16)
-    figures["decode_32k_speed_over_sdpa"] = (
-        timed_layers([speed.make_sdpa_call(work, device) for _ in range(setting.layers)])
-        * 1e6
-        / figures["decode_32k_us"]
-    )
-    work = workload(setting.prefill_tokens, setting.prefill_tokens, torch.float16)
-    paged, flat = (
-        timed(speed.make_call(work, device, setting.launcher, shuffled=shuffled))
-        for shuffled in (True, False)
-    )
-    figures["prefill_ms"] = paged * 1e3
-    figures["prefill_paged_over_contiguous"] = paged / flat
-    figures["prefill_speed_over_sdpa_flash"] = timed(speed.make_sdpa_call(work, device)) / paged
+    figures = measured(setting.bench, setting.launcher)
     if setting.dry:
         report.add("speed", "not measured: a dry run")
         return
@@ -223,8 +170,8 @@ def gpu_setting(report: Report, cases: list[Case]) -> Setting:
     """This machine's GPU, with every kernel compiled that the run will launch."""
     import torch
 
-    from plugins.triton import speed
     from plugins.triton.cubin import CubinLauncher, compile_all
+    from plugins.triton.figures import Bench
     from plugins.triton.variants import Shape, variants
 
     device = torch.device("cuda")
@@ -239,8 +186,8 @@ def gpu_setting(report: Report, cases: list[Case]) -> Setting:
         ): None
         for _, case, bfloat16 in passes(cases)
     }
-    for pool_dtype in (torch.float16, torch.int8):
-        shapes[speed.Workload(16, 1, pool_dtype=pool_dtype).shape] = None
+    bench = Bench(device)
+    shapes |= dict.fromkeys(bench.shapes)
     wanted = [variant for shape in shapes for variant in variants(shape)]
     begin = time.monotonic()
     cubins = compile_all(
@@ -253,7 +200,7 @@ def gpu_setting(report: Report, cases: list[Case]) -> Setting:
         f"{len(cubins)} compiled for sm_{major}{minor} in {time.monotonic() - begin:.0f} s, "
         f"{len(spilled)} for decoding spill",
     )
-    return Setting(device, False, CubinLauncher(cubins), 32768, 4096, 1 << 30, (32, 8), 4, 5, 10)
+    return Setting(device, False, CubinLauncher(cubins), bench)
 
 
 def machine(device: torch.device) -> dict[str, Any]:
@@ -321,7 +268,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     report, cases = Report(), chosen_cases(options.cases)
     if options.dry_run:
-        setting = Setting(torch.device("cpu"), True, None, 64, 32, 1 << 16, (4, 2), 2, 1, 1)
+        from plugins.triton.figures import tiny
+
+        setting = Setting(torch.device("cpu"), True, None, tiny(torch.device("cpu")))
     else:
         setting = gpu_setting(report, cases)
     with np.errstate(all="ignore"):  # pools hold NaN on purpose

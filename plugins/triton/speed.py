@@ -33,10 +33,17 @@ class Workload:
     pool_dtype: torch.dtype = torch.float16
 
     @property
+    def query_dtype(self) -> torch.dtype:
+        """What TensorRT's engines give the operator with such pools."""
+        return torch.bfloat16 if self.pool_dtype == torch.bfloat16 else torch.float16
+
+    @property
     def shape(self) -> Shape:
         """What its kernels are compiled for."""
-        pool = "int8" if self.pool_dtype == torch.int8 else "float16"
-        return Shape(self.head_dim, self.page_size, "float16", pool)  # type: ignore[arg-type]
+        query, pool = (
+            str(kind).removeprefix("torch.") for kind in (self.query_dtype, self.pool_dtype)
+        )
+        return Shape(self.head_dim, self.page_size, query, pool)  # type: ignore[arg-type]
 
     @property
     def read_bytes(self) -> int:
@@ -107,7 +114,7 @@ def make_call(
     place = tokens % w.page_size + pages[(tokens // w.page_size).long()] * w.page_size
 
     def random(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, dtype=torch.float16, device=device)
+        return torch.randn(shape, dtype=w.query_dtype, device=device)
 
     def pool() -> torch.Tensor:
         if int8:

@@ -11,6 +11,7 @@ from transformers import DynamicCache, GenerationMixin, WhisperFeatureExtractor
 
 import edgekv
 from edgekv import SamplingOptions
+from tests.executors.host_gpus import use_host_gpus
 from tests.export.cross_models import CHUNK_S
 from tests.export.test_cross_parity import picture, sound, their_pixels
 
@@ -121,3 +122,29 @@ def test_cross_pools_of_other_dtypes(llama: tuple[Any, Any], seeing: Any, kv_dty
             said.append(logits[np.isfinite(logits)])  # the picture's own token is ruled out
     difference = np.abs(said[0] - said[1]).max()
     assert 0 < difference < 0.05 * np.ptp(said[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_dtype"), [("llama", None), ("llama", "int8"), ("whisper", "bfloat16")]
+)
+def test_tensorrts_executor_says_the_same(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, name: str, kv_dtype: Any
+) -> None:
+    """All of it but TensorRT: engines are these graphs, memory is the host's."""
+    bundle, _ = request.getfixturevalue(name)
+    use_host_gpus(monkeypatch)
+    said: dict[str, list[Any]] = {"cpu": [], "tensorrt": []}
+    for device, heard in said.items():
+        with (
+            edgekv.load(
+                bundle.path, kv_budget="1MiB", kv_dtype=kv_dtype, device=device, num_threads=1
+            ) as model,
+            model.session() as session,
+        ):
+            for k in range(4):
+                session.push(picture(k) if name == "llama" else sound(k), float(k))
+                question = "What is it?" if name == "llama" else ""
+                heard += [session.logits(question), session.ask(question, GREEDY).token_ids]
+    for ours, theirs in zip(said["tensorrt"], said["cpu"], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert not np.array_equal(said["cpu"][0], said["cpu"][2])

@@ -147,3 +147,16 @@ def test_the_operator_gets_what_its_kernels_take(pool: Any, rows: Any, writes: b
     assert read is not None
     assert read.dtype == FLOAT
     assert (read is attended) == (rows == FLOAT)
+
+
+def test_what_nobody_reads_stays_as_it_is() -> None:
+    """A node that is there to write, as in the graph that fills cross pools."""
+    rows = Tensor("rows", FLOAT, 2)
+    given: list[Tensor | None] = [rows, rows, Tensor("values", FLOAT, 2), Tensor("pool", HALF, 4)]
+    node = Layer(trt.LayerType.PLUGIN_V3, given, Tensor("nothing", FLOAT, 2))
+    network = Network([node])
+    assert use_half(network) == 1
+    assert [tensor.dtype for tensor in node.inputs if tensor] == [HALF] * 4
+    assert [layer.type for layer in network.layers] == [
+        trt.LayerType.PLUGIN_V3, *[trt.LayerType.CAST] * 3,
+    ]  # fmt: skip

@@ -47,7 +47,8 @@ def test_life_with_the_fake_driver(either: Build) -> None:
 
 def test_whole_calls_in_numbers(built: Build) -> None:
     """Calls with random tables agree with a plain reference, kernels being emulated: written keys,
-    outputs and masses, in place, apart, and as a CUDA graph."""
+    outputs and masses, of nodes that write and of nodes that only read, in place, apart, and as a
+    CUDA graph."""
     fake = str(built.fake_driver)
     result = run([str(built.check), str(built.plugin), "emulated"], EDGEKV_CUDA_DRIVER=fake)
     said = verdict(result)

@@ -142,7 +142,10 @@ def _query_type(layer: trt.ILayer) -> trt.DataType:
 
 
 def _widen(network: trt.INetworkDefinition, narrow: trt.ITensor, readers: Readers) -> None:
-    """Let whatever reads ``narrow`` read it as float32."""
+    """Let whatever reads ``narrow`` read it as float32; where nothing does (nodes that only write),
+    it stays as it is."""
+    if narrow.name not in readers and not narrow.is_network_output:
+        return
     wide = network.add_cast(narrow, trt.DataType.FLOAT).get_output(0)
     for layer, place in readers.get(narrow.name, []):
         layer.set_input(place, wide)

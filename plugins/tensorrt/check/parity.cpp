@@ -2,8 +2,9 @@
 // kernels emulated.
 //
 // A call writes every key and value the pool holds (one row of tokens that see nothing) and attends to
-// them (the other rows), so one launch sequence shows writing, attention and mass. Each is run in place,
-// and again with outputs apart and as a CUDA graph.
+// them (the other rows), so one launch sequence shows writing, attention and mass. Behind it the same
+// rows are computed by a node that only reads, as cross-attention has it. Each is run in place, and again
+// with outputs apart and as a CUDA graph.
 
 #include "parity.h"
 
@@ -15,6 +16,7 @@
 #include "../../cpu/reference.h"
 #include "check.h"
 #include "life.h"
+#include "numbers.h"
 
 namespace edgekv::check {
 namespace {
@@ -22,64 +24,6 @@ namespace {
 using cuda::Input;
 using reference::Problem;
 using reference::Random;
-
-uint16_t to_bfloat(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-// Round to nearest even; no number here is near the ends of float16's range.
-uint16_t to_half(float x) {
-  const double magnitude = std::fabs(double(x));
-  const int exponent = magnitude < 6.103515625e-05 ? -14 : std::ilogb(magnitude);
-  const auto fraction = int(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
-  const int bits = magnitude < 6.103515625e-05 ? fraction : ((exponent + 14) << 10) + fraction;
-  return uint16_t(bits | (std::signbit(x) ? 0x8000 : 0));
-}
-
-float from_bfloat(uint16_t bits) {
-  const uint32_t wide = uint32_t(bits) << 16;
-  float x;
-  std::memcpy(&x, &wide, 4);
-  return x;
-}
-
-std::vector<uint8_t> encode(const std::vector<float>& values, DataType type) {
-  std::vector<uint8_t> bytes(values.size() * (type == DataType::kFLOAT ? 4 : 2));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (type == DataType::kFLOAT) {
-      std::memcpy(bytes.data() + 4 * i, &values[i], 4);
-    } else {
-      const uint16_t half = type == DataType::kHALF ? to_half(values[i]) : to_bfloat(values[i]);
-      std::memcpy(bytes.data() + 2 * i, &half, 2);
-    }
-  }
-  return bytes;
-}
-
-std::vector<float> decode(const std::vector<uint8_t>& bytes, DataType type) {
-  std::vector<float> values(bytes.size() / (type == DataType::kFLOAT ? 4 : 2));
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t half;
-    if (type == DataType::kFLOAT) {
-      std::memcpy(&values[i], bytes.data() + 4 * i, 4);
-      continue;
-    }
-    std::memcpy(&half, bytes.data() + 2 * i, 2);
-    values[i] = type == DataType::kHALF ? reference::half_to_float(half) : from_bfloat(half);
-  }
-  return values;
-}
-
-Dtype dtype_of(DataType type) {
-  switch (type) {
-    case DataType::kFLOAT: return Dtype::kFloat32;
-    case DataType::kHALF: return Dtype::kFloat16;
-    case DataType::kBF16: return Dtype::kBfloat16;
-    default: return Dtype::kInt8;
-  }
-}
 
 // How far an output may be from the reference, and a written number from what was given.
 double output_tolerance(DataType query) {
@@ -91,7 +35,6 @@ double write_tolerance(DataType pool) {
 
 // A problem with the row that writes in front, and its bytes by input.
 struct Prepared {
-  Creator* creator = nullptr;
   NodeCase node;
   Problem problem;
   std::vector<int32_t> written;  // slots, one per token of the first row
@@ -200,7 +143,7 @@ void check_written(const std::string& where, const Prepared& r) {
 }
 
 // Runs the call and leaves outputs in the problem.
-void run_call(Held& held, Gpu& gpu, Prepared& r, bool apart, const std::string& where) {
+void run_call(Creator& creator, Held& held, Gpu& gpu, Prepared& r, bool apart, const std::string& where) {
   const Described d(r.node);
   std::vector<const void*> inputs;
   for (const int32_t input : d.places) {
@@ -224,7 +167,7 @@ void run_call(Held& held, Gpu& gpu, Prepared& r, bool apart, const std::string& 
   CHECK(where, configure(held, d) == 0);
   void* workspace = gpu.allocate(workspace_size(held, d));
   ResourceContext context;
-  Held read = through_an_engine(*r.creator, held);
+  Held read = through_an_engine(creator, held);
   Held attached(read.runtime->attachToContext(&context));
   CHECK(where, change_shape(attached, d) == 0);
   const auto enqueue = [&] {
@@ -247,6 +190,29 @@ void run_call(Held& held, Gpu& gpu, Prepared& r, bool apart, const std::string& 
       default: gpu.download(p.mass.data(), outputs[i], p.mass.size() * 4);
     }
   gpu.free_all();
+}
+
+// One call against the reference; the largest difference.
+double check_call(Creator& creator, Gpu& gpu, Prepared& r, bool apart, const std::string& end) {
+  const std::string where = r.node.name() + end;
+  Held held = create_for(creator, r);
+  run_call(creator, held, gpu, r, apart, where);
+  if (r.node.writes) check_written(where, r);
+  std::fill(r.problem.expected_mass.begin(), r.problem.expected_mass.end(), 0.0);
+  const double difference = reference::largest_difference(r.problem);
+  CHECK(where + ", differs by " + std::to_string(difference),
+        difference <= output_tolerance(r.node.query));
+  return difference;
+}
+
+// The same call by a node that writes nothing, over what was written by now: as cross-attention reads.
+void read_only(Prepared& r, bool positional) {
+  r.node.writes = false;
+  r.node.positional = positional;
+  r.bytes[cuda::kKeyPool] = r.problem.key_pool;
+  r.bytes[cuda::kValuePool] = r.problem.value_pool;
+  r.bytes[cuda::kKeyScales] = raw(r.problem.key_scales);
+  r.bytes[cuda::kValueScales] = raw(r.problem.value_scales);
 }
 
 }  // namespace
@@ -272,18 +238,17 @@ double check_parity(Creator& creator, Gpu& gpu, const Supported& kind, int round
   Random random;
   double worst = 0.0;
   for (int round = 0; round < rounds; ++round) {
-    Prepared r = prepare(random, kind);
-    r.creator = &creator;
-    Held held = create_for(creator, r);
+    const Prepared prepared = prepare(random, kind);
     for (const bool apart : {false, true}) {
-      const std::string where = r.node.name() + ", D " + std::to_string(kind.head_dim) + " S " +
+      const std::string where = ", D " + std::to_string(kind.head_dim) + " S " +
                                 std::to_string(kind.page_size) + (apart ? ", apart" : ", in place") +
                                 ", round " + std::to_string(round);
-      run_call(held, gpu, r, apart, where);
-      check_written(where, r);
-      std::fill(r.problem.expected_mass.begin(), r.problem.expected_mass.end(), 0.0);
-      const double difference = reference::largest_difference(r.problem);
-      CHECK(where + ", differs by " + std::to_string(difference), difference <= output_tolerance(kind.query));
+      Prepared r = prepared;
+      double difference = check_call(creator, gpu, r, apart, where);
+      worst = difference <= worst ? worst : difference;
+      if (apart != (round % 2 == 1)) continue;  // the node that reads: once a round, either way
+      read_only(r, round % 4 < 2);
+      difference = check_call(creator, gpu, r, apart, where);
       worst = difference <= worst ? worst : difference;
     }
   }
