@@ -286,6 +286,8 @@ class Timeline:
             self.holders.release(segment.pages, session, now)
             if self.lives.sequence[segment.life] == sequence:
                 self.lives.leave(segment.life, now, end)
+            elif self.lives.left_us[segment.life] >= 0:  # others held it for longer
+                self.lives.left_us[segment.life] = now
 
 
 def build_timeline(log: TraceLog) -> Timeline:

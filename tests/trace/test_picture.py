@@ -149,7 +149,7 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert "ends early" in err
     for arguments, said, expected in (
-        ((log, "-o", tmp_path / "page.gif"), ".html or .png", 1),
+        ((log, "-o", tmp_path / "page.gif"), ".html or .png", 2),
         ((log, "-o", tmp_path / "no" / "page.png"), "no does not exist", 2),
         ((tmp_path / "none",), "No such file", 1),
         ((tmp_path / "page.html",), "not a trace", 1),

@@ -65,6 +65,8 @@ def test_holders_of_a_page_are_known_at_any_time(tmp_path: Path) -> None:
     assert view.timeline.num_sessions == 2
     assert holders(view, 0) == [(1,), (1, 2), (2,), ()]
     assert holders(view, 3)[0] == (1,), "a frame of session 1, whoever asks"
+    prefix = view.timeline.lives.left_us[0]
+    assert prefix == view.timeline.sequences[1].closed_us, "when the last one let go"
     lanes = dict(zip(view.bars.sequence.tolist(), view.bars.lane.tolist(), strict=True))
     for life in view.timeline.sequences.values():
         assert lanes[life.id] == life.session - 1, "a question stands in its session's lane"
