@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 
 import edgekv
+from edgekv import names
 from edgekv.bundle import Bundle
 from edgekv.cache import PageCache
 from edgekv.errors import ExecutorError
 from edgekv.estimate import estimate
-from edgekv.executors import create_decoder
+from edgekv.executors import EngineSource, create_decoder, create_encoder
 from edgekv.executors.device_pools import DevicePools
 from edgekv.executors.host_pools import HostPools
 from edgekv.executors.ort_cpu import OrtDecoder
 from edgekv.executors.ort_cross import OrtCross
-from edgekv.executors.signature import decoder_signature
+from edgekv.executors.signature import decoder_signature, encoder_signature
 from edgekv.executors.tensorrt import open as tensorrt_executor
 from edgekv.executors.tensorrt.decoder import TensorRTDecoder
 from edgekv.executors.tensorrt.jobs import decoder_job
@@ -31,7 +32,7 @@ from edgekv.executors.tensorrt.profiles import StepLimits
 from edgekv.types import CrossTables
 from tests.executors.host_cuda import HostCuda, HostRunning
 from tests.executors.host_gpus import HostGpus
-from tests.session.cross_bundle import Kind, save_cross_bundle
+from tests.session.cross_bundle import TILES, Kind, save_cross_bundle
 
 
 def inputs(kind: Kind) -> Callable[[int], Any]:
@@ -192,6 +193,32 @@ def test_cross_tables_of_any_width_are_read_whole(tmp_path: Path) -> None:
     assert set(cuda.blocks) == {address for _, address in pools[1].bindings()}  # its owner's still
 
 
+def test_inputs_that_an_encoder_does_not_take_are_named(gpus: HostGpus, tmp_path: Path) -> None:
+    bundle = Bundle.open(save_cross_bundle(tmp_path / "bundle", "pictures", "float16"))
+    signature = encoder_signature(num_states=6, hidden_size=16, tiles=TILES)
+    engines = EngineSource(tmp_path, "tiny", "", "fp32")
+    encoder = create_encoder("tensorrt", bundle.encoder_path, signature=signature, engines=engines)
+    tiles, number = np.ones((2, 3, 4, 4), np.float32), np.array([1], np.int64)
+    good = {names.PIXEL_VALUES: tiles, names.ASPECT_RATIO_IDS: number}
+    states = encoder.encode(good)
+    for wrong, said in (
+        ({}, "takes aspect_ratio_ids, pixel_values, got nothing"),
+        ({names.PIXEL_VALUES: tiles}, "takes aspect_ratio_ids, pixel_values, got pixel_values"),
+        (good | {names.PIXEL_VALUES: tiles[:1]}, r"takes pixel_values \(2, .* float32, got \(1, "),
+        (
+            good | {names.ASPECT_RATIO_IDS: number.astype(np.int32)},
+            r"takes aspect_ratio_ids \(1,\) int64, got \(1,\) int32",
+        ),
+    ):
+        with pytest.raises(ExecutorError, match=f"the encoder engine {said}"):
+            encoder.encode(wrong)
+    np.testing.assert_array_equal(encoder.encode(good), states)
+    encoder.close()
+    with pytest.raises(ExecutorError, match="the encoder executor is closed"):
+        encoder.encode(good)
+    assert not gpus.made[0].blocks
+
+
 def test_pools_in_another_memory_are_refused(tmp_path: Path) -> None:
     bundle = Bundle.open(save_cross_bundle(tmp_path / "bundle", "pictures", "float16"))
     assert bundle.cross is not None
@@ -210,8 +237,8 @@ def test_pools_in_another_memory_are_refused(tmp_path: Path) -> None:
 
 def test_doctor_counts_every_graph(tmp_path: Path) -> None:
     path = save_cross_bundle(tmp_path / "bundle", "pictures", "float16")
-    names = {graph.name for graph in Bundle.open(path).graph_paths}
-    assert names == {"decoder.float16.onnx", "encoder.onnx", "cross.float16.onnx"}
+    graphs = {graph.name for graph in Bundle.open(path).graph_paths}
+    assert graphs == {"decoder.float16.onnx", "encoder.onnx", "cross.float16.onnx"}
     command = [sys.executable, "-m", "edgekv", "doctor", str(path)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     (line,) = (line for line in said.splitlines() if "while its engines are built" in line)
