@@ -84,8 +84,12 @@ def _remove_stale(target: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    """Make the rename itself survive a power cut. The new file is there already: where the folder
+    may be written to and not be read, that is as much as can be done."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
     try:
         os.fsync(descriptor)
     finally:

@@ -39,7 +39,8 @@ class Asked:
 
 
 class Reading:
-    """Frames being read by a thread of their own; leaving the block waits for it."""
+    """Frames being read by a thread of their own; leaving the block waits for it. Where there can
+    be no more threads they are read at once."""
 
     def __init__(self, tier: Tier, slots: NDArray[np.intp]) -> None:
         self._tier, self._slots = tier, slots
@@ -56,11 +57,14 @@ class Reading:
 
     def frames(self) -> list[StoredFrame]:
         """Those that could be read, by growing segment id; waits for them."""
-        self._thread.join()
+        self._wait()
         return sorted(self._frames, key=lambda frame: int(frame.row["segment"]))
 
     def __enter__(self) -> Reading:
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._read()
         return self
 
     def __exit__(
@@ -69,7 +73,11 @@ class Reading:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._thread.join()
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._thread.ident is not None:  # it was started
+            self._thread.join()
 
 
 def fit(

@@ -150,13 +150,18 @@ class TierFile:
 
     def read_ahead(self, number: int) -> None:
         """Ask the system to fetch a record from the disk without waiting for it."""
-        offset = self._offset(number % self.header.num_slots)
-        os.posix_fadvise(self._descriptor, offset, self.header.record_bytes, os.POSIX_FADV_WILLNEED)
+        if not hasattr(os, "posix_fadvise"):  # macOS
+            return
+        offset, size = self._offset(number % self.header.num_slots), self.header.record_bytes
+        with suppress(OSError):  # it is advice
+            os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
     def forget_cached(self) -> None:
-        """Have the next reads come from the disk: for measurements."""
-        os.fdatasync(self._descriptor)
-        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        """Have the next reads come from the disk, where the system can be told: for measurements.
+        Raises OSError."""
+        os.fsync(self._descriptor)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Let go of the file and its lock. Closing twice is fine."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import resource
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +134,19 @@ def test_damaged_frames_are_left_out(watched: edgekv.Session, tmp_path: Path) ->
     assert after.num_damaged > 0
     assert after.num_frames == tier.num_frames - after.num_damaged
     assert watched.ask(QUESTION, OPTIONS).token_ids == plain.token_ids
+
+
+def test_a_question_recalls_where_there_can_be_no_more_threads(
+    watched: edgekv.Session, needle: NeedleStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    expected = watched.ask(needle.about_needle()[0].text, OPTIONS, recall="auto").text
+    before = tier_of(watched).num_recalled
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    assert watched.ask(needle.about_needle()[0].text, OPTIONS, recall="auto").text == expected
+    assert tier_of(watched).num_recalled == 2 * before
 
 
 def test_where_reading_is_slower_it_says_so_and_stays_off(
