@@ -94,6 +94,9 @@ class Session:
                     with runner.sharing.room(member, len(start)):
                         runner.feed(sequence, "system", inputs.embed(start))
                     sequence.keep(content_of(start))
+                if rule.needs_summaries:
+                    runner.cache.summaries.keep()
+                # Last: what an earlier session left in the file is lost with it.
                 opened = None if tier is None else open_tier(tier, runner, inputs, member.sequence)
             except BaseException:
                 sequence.close()

@@ -18,6 +18,8 @@ from edgekv.cli.run_options import RunOptions, check_together, given_here, run_o
 from edgekv.errors import BudgetError, SessionFileError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from edgekv.demo.clip import DemoClip
     from edgekv.media import VideoSource
     from edgekv.model import Model
@@ -136,29 +138,37 @@ def _load_quietly(options: RunOptions) -> Model:
         engine_cache=options.engine_cache,
         device=options.device,
         num_threads=options.threads,
-        trace=options.trace_path,
-        trace_limit=options.trace_limit,
     )
 
 
 def _open_session(model: Model, options: RunOptions) -> Session:
     """The session in the file it is saved to, or a new one when there is none."""
-    saved = options.save_to
-    if saved is None or not options.restore or not saved.exists():
-        return model.session(
-            instructions=options.instructions,
-            retain=options.retain,
-            skip_still=options.skip_still,
-            tier=options.tier,
-            tier_limit=options.tier_limit,
-        )
+    to_restore = _saved_session(options)
+    if options.trace_path is not None:  # here: what an earlier run has logged there is lost
+        model.trace(options.trace_path, limit=options.trace_limit)
+    if to_restore is not None:
+        return model.restore(to_restore, skip_still=options.skip_still)
+    return model.session(
+        instructions=options.instructions,
+        retain=options.retain,
+        skip_still=options.skip_still,
+        tier=options.tier,
+        tier_limit=options.tier_limit,
+    )
+
+
+def _saved_session(options: RunOptions) -> Path | None:
+    """The file to go on from, if any. Raises SessionFileError when its session is another than the
+    options say: before it is restored, which may cost frames in its tier and in other sessions."""
     from edgekv.saving import saved_record
 
-    # Before it is restored: that may cost frames in its tier, and in other sessions.
+    saved = options.save_to
+    if saved is None or not options.restore or not saved.exists():
+        return None
     difference = _difference(saved_record(saved), options)
     if difference is not None:
         raise SessionFileError(f"{saved}: saved {difference}, or give --no-restore to begin anew")
-    return model.restore(saved, skip_still=options.skip_still)
+    return saved
 
 
 def _difference(session: SessionRecord, options: RunOptions) -> str | None:

@@ -73,6 +73,18 @@ def test_what_cannot_be_continued_gets_one_line(
         assert path.read_bytes() == before
 
 
+def test_a_run_that_cannot_begin_leaves_the_log_of_another(
+    capfd: pytest.CaptureFixture[str], clip: Path, tmp_path: Path
+) -> None:
+    path, log = tmp_path / "a.session", tmp_path / "a.trace"
+    run(capfd, clip, "--save", path, "--trace", log, "--duration", "1s")
+    before = log.read_bytes()
+    (tmp_path / "no.mp4").touch()
+    run(capfd, tmp_path / "no.mp4", "--trace", log, code=1)
+    run(capfd, clip, "--save", path, "--retain", "uniform", "--trace", log, code=1)
+    assert log.read_bytes() == before
+
+
 def test_a_session_goes_on_with_the_tier_it_was_saved_with(
     capfd: pytest.CaptureFixture[str], clip: Path, tmp_path: Path
 ) -> None:

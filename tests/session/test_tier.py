@@ -16,6 +16,7 @@ import edgekv
 from edgekv import SamplingOptions
 from edgekv.bundle import Bundle
 from edgekv.cache.retention import retention_rules
+from edgekv.cache.summaries import FrameSummaries
 from edgekv.demo.needles import NeedleStream
 from edgekv.errors import TierError
 from edgekv.tier.file import HEADER_BYTES, TierFile
@@ -254,6 +255,23 @@ def test_wrong_arguments(model: edgekv.Model, session: edgekv.Session, tmp_path:
     ):
         model.session(tier=tmp_path / "t", tier_limit="1MiB")
     assert session.stats().pages_available == free, "nothing was taken"
+
+
+def test_a_session_that_cannot_be_opened_leaves_an_older_tier(
+    model: edgekv.Model, picture: Picture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with model.session(tier=tmp_path / "t", tier_limit="1MiB") as session:
+        push(session, picture, 0, 40)
+    before, counts = (tmp_path / "t").read_bytes(), model.figures().counts
+
+    def no_memory(_: FrameSummaries) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(FrameSummaries, "keep", no_memory)
+    with pytest.raises(MemoryError):
+        model.session(tier=tmp_path / "t", tier_limit="1MiB", retain="novelty")
+    assert (tmp_path / "t").read_bytes() == before
+    assert model.figures().counts.live == counts.live
 
 
 def test_models_that_cannot_recall_are_refused(
