@@ -27,7 +27,7 @@ from edgekv.saving import read_saved, restoring
 from edgekv.session import Session
 from edgekv.session_file import SessionFile
 from edgekv.tier.codec import TierFormat, checked_format
-from edgekv.tier.store import TierPlan, TierRecord
+from edgekv.tier.plan import TierPlan, TierRecord
 from edgekv.tiering import SessionTier, TierRequest, plan_tier, reopen_tier
 from edgekv.trace.writer import DEFAULT_MAX_BYTES, TraceWriter, check_limit
 

@@ -30,7 +30,7 @@ from edgekv.limits import plan_limits
 from edgekv.members import Member
 from edgekv.saved_source import PREFIX, check_source, load_source, source_blocks
 from edgekv.session_file import MAGIC, Block, SessionFile, write_session_file
-from edgekv.tier.store import TierRecord
+from edgekv.tier.plan import TierRecord
 from edgekv.types import ModelIdentity
 
 _PAGES = "pages"  # (num_pages, num_layers, 2, Hk, S, D)

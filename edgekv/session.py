@@ -32,7 +32,7 @@ from edgekv.questions import Questions, Recalling
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import SessionRecord, save_context
 from edgekv.session_stats import SessionStats, session_stats
-from edgekv.tier.store import TierRecord
+from edgekv.tier.plan import TierRecord
 from edgekv.tiering import TierRequest, open_tier
 from edgekv.types import Answer, Frame, Sound
 

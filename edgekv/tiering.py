@@ -26,7 +26,8 @@ from edgekv.inputs import InputEncoder
 from edgekv.members import Member
 from edgekv.recall import Asked, bring_back, fit
 from edgekv.tier.codec import TierFormat
-from edgekv.tier.store import SCRATCH_FRAMES, Tier, TierPlan, TierRecord
+from edgekv.tier.plan import TierPlan, TierRecord
+from edgekv.tier.store import SCRATCH_FRAMES, Tier
 from edgekv.types import Frame
 
 _log = logging.getLogger(__name__)

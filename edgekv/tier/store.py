@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,47 +22,24 @@ from numpy.typing import NDArray
 
 from edgekv.cache import Sequence, SequenceState
 from edgekv.cache.segments import FRAME_CODE, segment_dtype
-from edgekv.checks import path_of, whole
-from edgekv.config import Rotation, format_bytes
 from edgekv.contents import are_finite, widen
 from edgekv.errors import TierError
-from edgekv.memory import available_bytes
-from edgekv.tier.codec import Codec, TierFormat, checked_format
-from edgekv.tier.file import FRAME_BYTES, HEADER_BYTES, TierFile, slots_within
-from edgekv.tier.index import NUM_RUNS, TierIndex, frame_dtype, mean_keys
-from edgekv.types import ModelIdentity
+from edgekv.tier.file import HEADER_BYTES, TierFile, slots_within
+from edgekv.tier.index import TierIndex, mean_keys
+from edgekv.tier.plan import (
+    TierPlan,
+    check_memory,
+    check_owner,
+    codec_of,
+    meta_of,
+    record_dtype,
+)
 
 _MAX_POSITION = 2**24  # further on, float32 does not tell positions apart
 SCRATCH_FRAMES = 5  # written and read to time the disk
 ReadPages = Callable[[NDArray[np.int32]], NDArray[Any]]  # (n,) -> (n, L, 2, Hk, S, D)
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TierPlan:
-    """What a tier needs to know of the model and the user's wishes."""
-
-    model: ModelIdentity
-    layer: int  # whose keys are summed up
-    rotation: Rotation  # of that layer
-    max_pages: int  # of a frame
-    max_bytes: int
-    format: TierFormat
-
-
-@dataclass(frozen=True, slots=True)
-class TierRecord:
-    """What a saved session remembers of its tier."""
-
-    path: str  # absolute
-    session: str
-    max_bytes: int
-    format: TierFormat
-
-    def __post_init__(self) -> None:
-        path_of(self.path, "path")
-        whole(self.max_bytes, "max_bytes", least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +64,9 @@ class Tier:
         self.index = TierIndex(geometry, file.header.num_slots)
         self._unseen: list[int] = []  # records of frames that the session has not seen
         self._file = file
-        self._codec = Codec(geometry, plan.max_pages, plan.format)
+        self._codec = codec_of(plan)
         self._page_size = geometry.page_size
-        fields = _record_dtype(plan, self._codec)
+        fields = record_dtype(plan, self._codec)
         if file.buffer.size != fields.itemsize:
             raise TierError(f"{file.path}: records of another size than this model's")
         self._record = file.buffer.view(fields)
@@ -98,9 +75,9 @@ class Tier:
     def create(cls, path: str | Path, plan: TierPlan) -> Tier:
         """A new tier in place of an older one at ``path``. Raises TierError."""
         session = os.urandom(8).hex()
-        body = _record_dtype(plan, _codec(plan)).itemsize
-        meta = _meta(plan, session)
-        _check_memory(path, plan, slots_within(plan.max_bytes, body), body)
+        body = record_dtype(plan, codec_of(plan)).itemsize
+        meta = meta_of(plan, session)
+        check_memory(path, plan, slots_within(plan.max_bytes, body), body)
         file = TierFile.create(path, body_bytes=body, max_bytes=plan.max_bytes, meta=meta)
         return cls(file, plan, session)
 
@@ -114,8 +91,8 @@ class Tier:
         """
         file = TierFile.open(path)
         try:
-            _check_owner(path, file.header.meta, _meta(plan, session))
-            _check_memory(path, plan, file.header.num_slots, len(file.buffer))
+            check_owner(path, file.header.meta, meta_of(plan, session))
+            check_memory(path, plan, file.header.num_slots, len(file.buffer))
             tier = cls(file, plan, session)
             tier._find_frames(state.next_segment_id)
         except BaseException:
@@ -311,57 +288,3 @@ def _valid(num_tokens: int, num_pages: int, page_size: int) -> NDArray[np.int32]
     valid = np.full(num_pages, page_size, np.int32)
     valid[-1] = num_tokens - (num_pages - 1) * page_size
     return valid
-
-
-def _check_owner(path: str | Path, meta: dict[str, object], wanted: dict[str, object]) -> None:
-    """Raise TierError unless a file's frames are this session's and this model's."""
-    if meta.get("session") != wanted["session"]:
-        raise TierError(
-            f"{path}: holds the frames of another session, begun there since; a tier file serves "
-            "one session: begin anew with a file of its own to store and recall frames again"
-        )
-    if meta != wanted:
-        raise TierError(
-            f"{path}: of another model or format; begin a new session to store and recall frames"
-        )
-
-
-def _check_memory(path: str | Path, plan: TierPlan, num_slots: int, body_bytes: int) -> None:
-    """Raise TierError when what is known of so many frames would not fit the memory."""
-    geometry, available = plan.model.geometry, available_bytes()
-    needed = TierIndex.num_bytes(geometry, num_slots)
-    if available is None or needed <= available // 2:
-        return
-    fitting = available // 2 // TierIndex.num_bytes(geometry, 1)
-    limit = HEADER_BYTES + fitting * (FRAME_BYTES + body_bytes)
-    raise TierError(
-        f"{path}: to find {num_slots} frames again takes {format_bytes(needed)} of memory, "
-        f"{format_bytes(available)} are available: a tier of {format_bytes(limit)} would do"
-    )
-
-
-def _codec(plan: TierPlan) -> Codec:
-    return Codec(plan.model.geometry, plan.max_pages, plan.format)
-
-
-def _record_dtype(plan: TierPlan, codec: Codec) -> np.dtype[np.void]:
-    geometry = plan.model.geometry
-    summary = (NUM_RUNS, geometry.num_kv_heads, geometry.head_dim)
-    return np.dtype(
-        [
-            ("frame", frame_dtype(max(geometry.num_rope_axes, 1))),
-            ("summary", np.float16, summary),
-            ("payload", np.uint8, (codec.payload_bytes,)),
-        ]
-    )
-
-
-def _meta(plan: TierPlan, session: str) -> dict[str, object]:
-    return {
-        "model": asdict(plan.model),
-        "session": session,
-        "format": checked_format(plan.format),
-        "max_pages": plan.max_pages,
-        "layer": plan.layer,
-        "num_runs": NUM_RUNS,
-    }

@@ -18,7 +18,8 @@ from edgekv.atomic_file import replacing
 from edgekv.cache import PageCache, Sequence, SequenceState, check
 from edgekv.config import KVGeometry, Rotation
 from edgekv.session_file import Block, SessionFile, write_session_file
-from edgekv.tier.store import Tier, TierPlan
+from edgekv.tier.plan import TierPlan
+from edgekv.tier.store import Tier
 from edgekv.types import ModelIdentity
 from tests.killing import fork_writers
 

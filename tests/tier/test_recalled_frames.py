@@ -20,7 +20,8 @@ from edgekv.executors import choose_device, create_decoder
 from edgekv.generate import Runner
 from edgekv.names import OP_VERSION
 from edgekv.tier.codec import TierFormat
-from edgekv.tier.store import Tier, TierPlan, state_of
+from edgekv.tier.plan import TierPlan
+from edgekv.tier.store import Tier, state_of
 from edgekv.types import ModelIdentity
 
 WINDOW, NUM_FRAMES, FRAME_TOKENS = 12, 40, 20  # two pages a frame, the second partly filled
