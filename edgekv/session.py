@@ -191,10 +191,16 @@ class Session:
             what = "a frame of its own and a question of the fork"
             check_fits(live.runner.cache, num_pages, sharing.most_pages(reserve), what)
             record = replace(live.record, num_questions=0, tier=None)
-            member = replace(live.member, sequence=live.sequence.fork(), record=record)
-            sharing.join(member)
             gate = None if live.gate is None else live.gate.copy()
-            return Session(LiveContext(live.runner, live.inputs, member, record, gate=gate))
+            sequence = live.sequence.fork()
+            try:
+                # Its frames are no longer those of the tier, which stays with this session.
+                member = replace(live.member, sequence=sequence, record=record, on_leaving=None)
+                sharing.join(member)
+                return Session(LiveContext(live.runner, live.inputs, member, record, gate=gate))
+            except BaseException:
+                sequence.close()
+                raise
 
     @indivisible
     def save(self, path: str | Path) -> int:

@@ -312,6 +312,24 @@ def test_a_missing_file_is_refused(twin: edgekv.Model, tmp_path: Path) -> None:
     refused(twin, tmp_path / "missing", "missing: cannot be read")
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_save_that_could_not_be_restored_leaves_the_one_before(
+    origin: edgekv.Model, twin: edgekv.Model, picture: Picture, saved: Path, number: float
+) -> None:
+    before = saved.read_bytes()
+    with origin.session() as session:
+        push(session, picture, 0, 3)
+        pages = session._live.sequence.table.page_ids[-1:]
+        contents = origin._runner.read_pages(pages).copy()
+        contents[..., 0] = number
+        origin._runner.write_pages(pages, contents)
+        with pytest.raises(edgekv.SessionFileError, match="are infinite or no numbers"):
+            session.save(saved)
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+    twin.restore(saved).close()
+
+
 def test_what_cannot_be_written_says_so(
     origin: edgekv.Model, picture: Picture, tmp_path: Path
 ) -> None:
