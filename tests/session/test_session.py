@@ -201,8 +201,8 @@ def test_a_pool_that_takes_most_of_the_machine_says_so_in_one_line(
     edgekv.load(bundle_path, kv_budget="1MiB", num_threads=1, encoder_cache=0).close()
     (line,) = caplog.messages
     assert re.fullmatch(
-        r"demo takes 7\d\.\d MiB, 7\d % of the 100\.0 MiB available here; 1020\.0 KiB of it is the "
-        r"KV pool, which kv_budget \(--kv-budget\) makes smaller",
+        r"demo takes 7\d\.\d MiB \(\d\d\.\d MiB model and workspace, 1020\.0 KiB KV pool\), "
+        r"7\d % of the 100\.0 MiB available here: a smaller kv_budget \(--kv-budget\) takes less",
         line,
     )
     caplog.clear()
