@@ -6,6 +6,7 @@ so decoding and prefill are one kernel with different block sizes. Guarantees: n
 does not see changes it, NaN included. Knows nothing of writing; ``prepare`` ran before.
 
 Pages are walked in runs of equal shift, the queries turned once per run, several pages a step.
+What is long here is parameters: a part that is compiled into a kernel is handed all it uses.
 """
 
 from __future__ import annotations
@@ -22,6 +23,30 @@ LOG2E = tl.constexpr(1.4426950408889634)  # softmax in powers of two: exp2 is on
 def cap(s, softcap):
     """softcap * tanh(s / softcap)."""
     return softcap * (1.0 - 2.0 / (tl.exp2(s / softcap * (2.0 * LOG2E)) + 1.0))
+
+
+@triton.jit
+def scores(
+    q,  # (BLOCK_M, BLOCK_D)
+    k,  # (BLOCK_D, BLOCK_N)
+    key_scales,
+    at,  # (BLOCK_N,) rows of the pool
+    valid,  # (BLOCK_N,)
+    scale,
+    softcap,
+    INT8: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Scores of queries and keys, in powers of two (BLOCK_M, BLOCK_N)."""
+    s = tl.dot(q, k, input_precision=PRECISION)
+    if INT8:
+        s = s * tl.load(key_scales + at, mask=valid, other=0.0)[None, :]
+    if SOFTCAP:
+        s = cap(s * scale, softcap) * LOG2E
+    else:
+        s = s * (scale * LOG2E)
+    return s
 
 
 @triton.jit
@@ -58,6 +83,41 @@ def find_columns(starts, num_columns, low, limit):
         first += tl.sum((inside & (end <= low)).to(tl.int32), 0)
         last += tl.sum((inside & (begin < limit)).to(tl.int32), 0)
     return first, last
+
+
+@triton.jit
+def _add_values(
+    acc,  # (BLOCK_M, BLOCK_D)
+    p,  # (BLOCK_M, BLOCK_N) float32
+    v,  # (BLOCK_N, BLOCK_D)
+    seen,  # (BLOCK_M, BLOCK_N)
+    value_scales,
+    at,  # (BLOCK_N,) rows of the pool
+    valid,  # (BLOCK_N,)
+    INT8: tl.constexpr,
+    DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    CAREFUL: tl.constexpr,
+):
+    """The accumulator with a step's values added."""
+    if INT8:
+        # Scales go into p, relative to the step's largest so that no product underflows.
+        scales = tl.load(value_scales + at, mask=valid, other=0.0)
+        largest = tl.max(tl.where(scales < float("inf"), scales, 0.0), 0)
+        unit = tl.where(largest > 0, largest, 1.0)
+        p = tl.where(seen, p * (scales / unit)[None, :], 0.0)
+        acc += tl.dot(p.to(DOT), v, input_precision=PRECISION) * unit
+    elif CAREFUL:
+        # 0 * NaN: numbers that are not finite reach only the rows that see them.
+        finite = tl.abs(v) < float("inf")
+        clean = tl.dot(p.to(DOT), tl.where(finite, v, 0.0), input_precision=PRECISION)
+        raw = tl.dot(p.to(DOT), v, input_precision=PRECISION)
+        broken = tl.where(finite, 0.0, 1.0).to(DOT)
+        hit = tl.dot(tl.where(seen, 1.0, 0.0).to(DOT), broken, input_precision=PRECISION)
+        acc += tl.where(hit > 0, raw, clean)
+    else:
+        acc = tl.dot(p.to(DOT), v, acc, input_precision=PRECISION)
+    return acc
 
 
 @triton.jit
@@ -123,13 +183,10 @@ def _walk(
             at = (page.to(tl.int64) * num_kv_heads + kv_head) * PAGE_SIZE + offset
             mask = valid[:, None] & (d < HEAD_DIM)
             k = tl.load(key_pool + at[:, None] * HEAD_DIM + d, mask=mask, other=0.0)
-            s = tl.dot(q, tl.trans(k.to(DOT)), input_precision=PRECISION)
-            if INT8:
-                s = s * tl.load(key_scales + at, mask=valid, other=0.0)[None, :]
-            if SOFTCAP:
-                s = cap(s * scale, softcap) * LOG2E
-            else:
-                s = s * (scale * LOG2E)
+            s = scores(
+                q, tl.trans(k.to(DOT)), key_scales, at, valid, scale, softcap,
+                INT8, SOFTCAP, PRECISION,
+            )  # fmt: skip
             j = begin + offset
             seen = valid[None, :] & (j[None, :] < limit[:, None]) & (j[None, :] >= low[:, None])
             s = tl.where(seen, s, float("-inf"))
@@ -143,23 +200,9 @@ def _walk(
             top = new_top
 
             v = tl.load(value_pool + at[:, None] * HEAD_DIM + d, mask=mask, other=0.0).to(DOT)
-            if INT8:
-                # Scales go into p, relative to the step's largest so that no product underflows.
-                scales = tl.load(value_scales + at, mask=valid, other=0.0)
-                largest = tl.max(tl.where(scales < float("inf"), scales, 0.0), 0)
-                unit = tl.where(largest > 0, largest, 1.0)
-                p = tl.where(seen, p * (scales / unit)[None, :], 0.0)
-                acc += tl.dot(p.to(DOT), v, input_precision=PRECISION) * unit
-            elif CAREFUL:
-                # 0 * NaN: numbers that are not finite reach only the rows that see them.
-                finite = tl.abs(v) < float("inf")
-                clean = tl.dot(p.to(DOT), tl.where(finite, v, 0.0), input_precision=PRECISION)
-                raw = tl.dot(p.to(DOT), v, input_precision=PRECISION)
-                broken = tl.where(finite, 0.0, 1.0).to(DOT)
-                hit = tl.dot(tl.where(seen, 1.0, 0.0).to(DOT), broken, input_precision=PRECISION)
-                acc += tl.where(hit > 0, raw, clean)
-            else:
-                acc = tl.dot(p.to(DOT), v, acc, input_precision=PRECISION)
+            acc = _add_values(
+                acc, p, v, seen, value_scales, at, valid, INT8, DOT, PRECISION, CAREFUL
+            )
         slot = run_end
     return top, total, acc
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from plugins.triton.attend import LOG2E, cap, visible_range
+from plugins.triton.attend import scores, visible_range
 from plugins.triton.rotate import load_turned
 
 
@@ -98,13 +98,7 @@ def mass(
                     query, query_row * HEAD_DIM, real, shift, turns, freq_axes, rotary_pairs,
                     interleaved, HEAD_DIM, BLOCK_D,
                 ).to(DOT)  # fmt: skip
-                s = tl.dot(q, k, input_precision=PRECISION)
-                if INT8:
-                    s = s * tl.load(key_scales + at, mask=valid, other=0.0)[None, :]
-                if SOFTCAP:
-                    s = cap(s * scale, softcap) * LOG2E
-                else:
-                    s = s * (scale * LOG2E)
+                s = scores(q, k, key_scales, at, valid, scale, softcap, INT8, SOFTCAP, PRECISION)
                 log_sum = tl.load(lse + query_row, mask=real, other=0.0)
                 seen = valid[None, :] & (j[None, :] < limit[:, None]) & (j[None, :] >= low[:, None])
                 shares += tl.sum(tl.where(seen, tl.exp2(s - log_sum[:, None]), 0.0), 0)

@@ -6,30 +6,49 @@ import random
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.killing import forker, kill, lives
-from tests.session.saver import CHUNKS, last_number
+from tests.session.saver import last_number, save_or_die
 from tests.waiting import wait_until
 
-NUM_KILLS = 30
+NUM_KILLS = 15
 
 
-def test_the_file_is_whole_after_a_kill_at_any_moment(tmp_path: Path) -> None:
-    path, rng = tmp_path / "a.session", random.Random(0)  # noqa: S311 - to be repeatable
-    before = 0
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "saved").mkdir()
+    return tmp_path / "saved" / "a.session"
+
+
+def check(path: Path, before: int) -> tuple[int, int]:
+    """The round of the file, and how much else lies beside it."""
+    now = last_number(path)
+    assert now >= before, "the file went back to an earlier save"
+    left = [other for other in path.parent.iterdir() if other != path]
+    assert len(left) <= 1, "what the killed before left goes with the next save"
+    return now, len(left)
+
+
+def test_the_file_is_whole_wherever_in_a_save_it_is_killed(path: Path, tmp_path: Path) -> None:
+    _, num_calls = (save_or_die(tmp_path / "counted", k, die_at=-1) for k in (1, 2))
+    early = range(1, num_calls, num_calls // 10)
+    before, outcomes = 0, set()
+    with forker("tests.session.saver", path) as fork:
+        for die_at in sorted({*early, *range(num_calls - 60, num_calls + 15)}):
+            writer = fork(str(die_at))
+            wait_until(lambda writer=writer: not lives(writer))
+            now, num_left = check(path, before)
+            outcomes.add((now - before, num_left))
+            before = now
+    assert outcomes == {(1, 0), (1, 1), (2, 0)}, "before, within and after the second save"
+
+
+def test_the_file_is_whole_after_a_kill_at_any_time(path: Path) -> None:
+    before, rng = 0, random.Random(0)  # noqa: S311 - to be repeatable
     with forker("tests.session.saver", path) as fork:
         for number in range(NUM_KILLS):
-            amid_a_save = number % 2 == 1
-            if amid_a_save:  # its second: it kills itself there, whatever the machine's speed
-                writer = fork(str(rng.randrange(CHUNKS)))
-                wait_until(lambda writer=writer: not lives(writer))
-            else:  # the first at once, the others: who knows
-                writer = fork("never")
-                time.sleep(0 if number == 0 else rng.uniform(0, 0.06))
-                kill(writer)
-            now = last_number(path)
-            assert now >= before, "the file went back to an earlier save"
-            left = [other for other in tmp_path.iterdir() if other != path]
-            assert len(left) <= 1, "what the killed before left goes with the next save"
-            if amid_a_save:
-                assert (now, len(left)) == (before + 1, 1)
-            before = now
+            writer = fork("go on")
+            time.sleep(0 if number == 0 else rng.uniform(0, 0.06))
+            kill(writer)
+            before, _ = check(path, before)
