@@ -24,7 +24,7 @@ from edgekv.cache.segments import (
 from edgekv.cache.snapshot import frozen
 from edgekv.cache.state import SequenceState, check_state
 from edgekv.cache.table import ID, SHIFT, VALID, PageTable
-from edgekv.errors import CacheError
+from edgekv.native.layout import LayoutDropper
 
 
 class Layout:
@@ -35,12 +35,14 @@ class Layout:
         self.segments = SegmentList(max_pages, num_axes)
         self.next_position = np.zeros(num_axes, dtype=np.int32)  # (num_axes,)
         self.num_tokens = 0
+        self._dropper: LayoutDropper | None = None  # made when something is dropped first
 
     def copy(self) -> Layout:
         """The same tokens in a layout of their own."""
         twin = Layout.__new__(Layout)
         twin.table, twin.segments = self.table.copy(), self.segments.copy()
         twin.next_position, twin.num_tokens = self.next_position.copy(), self.num_tokens
+        twin._dropper = None
         return twin
 
     @classmethod
@@ -109,23 +111,15 @@ class Layout:
 
     def drop(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
         """Forget the segments with ``ids`` (k > 0,): (n,) pages taken out."""
-        rows = self.segments.rows
-        gone = self.segments.indices_of(ids)
-        if np.count_nonzero(rows["kind"][gone] == SYSTEM_CODE):
-            raise CacheError("system segments are pinned and cannot be dropped")
-        first = min(gone.tolist())  # nothing changes in front of it
-        behind = rows[first:]
-        keep = np.ones(behind.size, dtype=np.bool_)
-        keep[gone - first] = False
-        spans, num_pages = np.where(keep[:, None], 0, behind["span"]), behind["num_pages"]
-        lowered = spans.cumsum(axis=0, dtype=np.int32)  # (n, num_axes)
-        self.num_tokens -= int(rows["num_tokens"][gone].sum())
-        self.next_position -= lowered[-1]
-        released = self.table.keep(
-            keep.repeat(num_pages), lowered[keep].repeat(num_pages[keep], axis=0)
-        )
-        self.segments.keep(keep)
-        return released
+        if self._dropper is None:
+            self._dropper = LayoutDropper(
+                self.table.memory, self.segments.memory, self.next_position, pinned_kind=SYSTEM_CODE
+            )
+        left = self._dropper.drop(ids, self.table.num_pages, len(self.segments), self.num_tokens)
+        self.num_tokens = left.num_tokens
+        self.table.num_pages -= left.pages.size
+        self.segments.cut(left.num_segments)
+        return left.pages
 
     def check_insertable(self, state: SequenceState, page_size: int) -> None:
         """Raise ValueError unless the segments of ``state`` can be put among these."""

@@ -54,39 +54,87 @@ class Segment:
         return int(self.pages.size)
 
 
-@dataclass(frozen=True, slots=True)
 class SegmentTable:
     """Segments as columns, oldest first: what retention rules choose from. Copies, free to keep,
     and read-only where they come from a sequence."""
 
-    ids: NDArray[np.int64]  # (n,)
-    kinds: NDArray[np.int8]  # (n,) indices into KINDS
-    num_pages: NDArray[np.int32]  # (n,) pages that dropping the segment gives back
-    num_tokens: NDArray[np.int32]  # (n,)
-    index: NDArray[np.int64]  # (n,) frame numbers, -1 = none given
-    time_s: NDArray[np.float64]  # (n,) NaN = none given
-    summaries: NDArray[np.float32]  # (n, width) NaN = none; width 0 for rules that need none
-    heat: NDArray[np.float64]  # (n,) how much each was looked at; zeros for rules that need none
+    __slots__ = ("_heat", "_num_pages", "_rows", "_summaries")
+
+    def __init__(
+        self,
+        rows: NDArray[np.void],  # (n,) fields as in segment_dtype
+        *,
+        summaries: NDArray[np.float32] | None = None,  # (n, width)
+        heat: NDArray[np.float64] | None = None,  # (n,)
+        num_pages: NDArray[np.int32] | None = None,  # (n,) in place of those of ``rows``
+    ) -> None:
+        self._rows, self._summaries, self._heat = rows, summaries, heat
+        self._num_pages = num_pages
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """(n,) growing."""
+        return self._rows["id"]
+
+    @property
+    def kinds(self) -> NDArray[np.int8]:
+        """(n,) indices into KINDS."""
+        return self._rows["kind"]
+
+    @property
+    def num_pages(self) -> NDArray[np.int32]:
+        """(n,) pages that dropping the segment gives back."""
+        return self._rows["num_pages"] if self._num_pages is None else self._num_pages
+
+    @property
+    def num_tokens(self) -> NDArray[np.int32]:
+        """(n,)"""
+        return self._rows["num_tokens"]
+
+    @property
+    def index(self) -> NDArray[np.int64]:
+        """(n,) frame numbers, -1 = none given."""
+        return self._rows["index"]
+
+    @property
+    def time_s(self) -> NDArray[np.float64]:
+        """(n,) NaN = none given."""
+        return self._rows["time_s"]
+
+    @property
+    def summaries(self) -> NDArray[np.float32]:
+        """(n, width) NaN = none; width 0 for rules that need none."""
+        if self._summaries is None:
+            return np.empty((self._rows.size, 0), dtype=np.float32)
+        return self._summaries
+
+    @property
+    def heat(self) -> NDArray[np.float64]:
+        """(n,) how much each was looked at; zeros for rules that need none."""
+        return np.zeros(self._rows.size) if self._heat is None else self._heat
 
     def __len__(self) -> int:
-        return int(self.ids.size)
+        return self._rows.size
 
-    def take(self, which: NDArray[Any] | slice) -> SegmentTable:
-        """The segments that a boolean mask, an index array or a slice picks."""
+    def take(
+        self, which: NDArray[Any] | slice, *, num_pages: NDArray[np.int32] | None = None
+    ) -> SegmentTable:
+        """The segments that a boolean mask, an index array or a slice picks. ``num_pages`` (k,) is
+        what dropping each gives back, where that is less than its pages."""
+        if num_pages is None and self._num_pages is not None:
+            num_pages = self._num_pages[which]
         return SegmentTable(
-            self.ids[which],
-            self.kinds[which],
-            self.num_pages[which],
-            self.num_tokens[which],
-            self.index[which],
-            self.time_s[which],
-            self.summaries[which],
-            self.heat[which],
+            self._rows[which],
+            summaries=None if self._summaries is None else self._summaries[which],
+            heat=None if self._heat is None else self._heat[which],
+            num_pages=num_pages,
         )
 
 
 def segment_dtype(num_axes: int) -> np.dtype[np.void]:
-    """One stored segment; ``uniform`` says that every token advances every axis by one."""
+    """One stored segment; ``uniform`` says that every token advances every axis by one.
+
+    ``plugins/cpu/layout.h`` reads it."""
     return np.dtype(
         [
             ("id", np.int64),
@@ -113,6 +161,11 @@ class SegmentList:
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def memory(self) -> NDArray[np.void]:
+        """(max_segments,) all rows, used or not, a live view."""
+        return self._rows
 
     @property
     def rows(self) -> NDArray[np.void]:
@@ -146,13 +199,6 @@ class SegmentList:
         """Keep the first ``size`` segments."""
         self._size = size
 
-    def keep(self, mask: NDArray[np.bool_]) -> None:
-        """Of the last segments, keep those where ``mask`` (n,) is set, in order."""
-        first = self._size - mask.size
-        kept = self._whole[first : self._size].compress(mask)  # far faster than rows[mask]
-        self._whole[first : first + kept.size] = kept
-        self._size = first + kept.size
-
     def insert(self, places: NDArray[np.intp], rows: NDArray[np.void]) -> None:
         """Put copies of ``rows`` (k,) in front of the segments at ``places`` (k,), which grow."""
         merged = np.insert(self.rows, places, rows)
@@ -185,13 +231,4 @@ class SegmentList:
     ) -> SegmentTable:
         """All segments as columns, with what is given beside them."""
         rows = np.frombuffer(self.rows.tobytes(), self._rows.dtype)  # far faster than rows.copy()
-        return SegmentTable(
-            rows["id"],
-            rows["kind"],
-            rows["num_pages"],
-            rows["num_tokens"],
-            rows["index"],
-            rows["time_s"],
-            np.empty((rows.size, 0), dtype=np.float32) if summaries is None else summaries,
-            np.zeros(rows.size) if heat is None else heat,
-        )
+        return SegmentTable(rows, summaries=summaries, heat=heat)

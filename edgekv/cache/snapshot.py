@@ -60,7 +60,7 @@ class AllocatorSnapshot:
     refs: NDArray[np.int32]  # (num_pages,) holders
     fences: NDArray[np.int32]  # (num_pages,) uses by steps in flight
     kept: NDArray[np.bool_]  # (num_pages,) can be found by what they hold
-    steps: tuple[NDArray[np.int32], ...]  # rows of pages that steps in flight use
+    steps: tuple[NDArray[np.int32], ...]  # of each step in flight, what its rows name
 
 
 @dataclass(frozen=True, slots=True, eq=False)

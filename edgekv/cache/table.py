@@ -25,6 +25,11 @@ class PageTable:
         self._rows = np.zeros((max_pages, 2 + 2 * num_axes), dtype=np.int32)
 
     @property
+    def memory(self) -> NDArray[np.int32]:
+        """(max_pages, 2 + 2 * num_axes) all entries, used or not. A live view."""
+        return self._rows
+
+    @property
     def rows(self) -> NDArray[np.int32]:
         """(num_pages, 2 + 2 * num_axes): id, valid tokens, shifts, written bases. A live view."""
         return self._rows[: self.num_pages]
@@ -60,18 +65,6 @@ class PageTable:
         rows[:, ID] = pages
         rows[:, VALID:] = (page_size, *(0,) * self.num_axes, *base.tolist())
         rows[-1:, VALID] -= pages.size * page_size - num_tokens
-
-    def keep(self, mask: NDArray[np.bool_], lowered: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Of the last entries, keep those where ``mask`` (n,) is set, in order: the pages of the
-        others (k,). The shifts of those that stay are lowered by ``lowered`` (n - k, num_axes)."""
-        first = self.num_pages - mask.size
-        rows = self._rows[first : self.num_pages]
-        gone: NDArray[np.int32] = rows[:, ID].compress(~mask)
-        kept = rows.take(mask.nonzero()[0], axis=0)  # far faster than rows[mask]
-        kept[:, SHIFT : SHIFT + self.num_axes] -= lowered
-        rows[: len(kept)] = kept
-        self.num_pages = first + len(kept)
-        return gone
 
     def insert(self, places: NDArray[np.intp], entries: NDArray[np.int32]) -> None:
         """Put ``entries`` (n, columns), as ``rows``, in front of the entries at ``places`` (n,)."""

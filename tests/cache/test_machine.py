@@ -19,7 +19,7 @@ from edgekv.cache.layout import Layout
 from edgekv.cache.reserve import Reserve
 from edgekv.cache.retention import Window
 from edgekv.cache.segments import SegmentTable
-from edgekv.cache.table import PageTable
+from edgekv.cache.table import ID, PageTable
 from edgekv.types import StepTables
 from tests.cache.driver import OPERATIONS, play
 from tests.cache.world import World
@@ -126,20 +126,27 @@ def copied_page_is_not_released(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Layout, "grow", lambda self, append: real(self, append)[:0])
 
 
+def drop_moves(how_many: Callable[[np.ndarray], np.ndarray], patch: pytest.MonkeyPatch) -> None:
+    """Of the pages whose shift a drop lowers, only those that ``how_many`` leaves in are."""
+    real = Layout.drop
+
+    def drop(self: Layout, ids: np.ndarray) -> np.ndarray:
+        before = {row[ID]: row.copy() for row in self.table.rows}
+        released = real(self, ids)
+        moved = [k for k, row in enumerate(self.table.rows) if (row != before[row[ID]]).any()]
+        for k in set(moved) - set(how_many(np.array(moved)).tolist()):
+            self.table.rows[k] = before[self.table.rows[k, ID]]
+        return released
+
+    patch.setattr(Layout, "drop", drop)
+
+
 def later_pages_keep_their_shift(patch: pytest.MonkeyPatch) -> None:
-    real = PageTable.keep
-    patch.setattr(PageTable, "keep", lambda self, mask, low: real(self, mask, np.zeros_like(low)))
+    drop_moves(lambda moved: moved[:0], patch)
 
 
 def only_the_next_page_moves(patch: pytest.MonkeyPatch) -> None:
-    real = PageTable.keep
-
-    def keep(self: PageTable, mask: np.ndarray, lowered: np.ndarray) -> np.ndarray:
-        lowered = lowered.copy()
-        lowered[1:] = 0
-        return real(self, mask, lowered)
-
-    patch.setattr(PageTable, "keep", keep)
+    drop_moves(lambda moved: moved[:1], patch)
 
 
 def extend_a_page_that_has_moved(patch: pytest.MonkeyPatch) -> None:
@@ -150,9 +157,11 @@ def reuse_pages_in_flight(patch: pytest.MonkeyPatch) -> None:
     real = PageAllocator.release
 
     def release(self: PageAllocator, pages: np.ndarray) -> None:
-        steps, self._steps = self._steps, {}
+        fences = self._ledger.fences
+        before = fences.copy()
+        fences[:] = 0
         real(self, pages)
-        self._steps = steps
+        fences[:] = before
 
     patch.setattr(PageAllocator, "release", release)
 

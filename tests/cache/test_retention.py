@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from edgekv.cache.retention import (
     retention_rule,
     retention_rules,
 )
-from edgekv.cache.segments import KIND_CODES
+from edgekv.cache.segments import KIND_CODES, segment_dtype
 from edgekv.errors import ContextError, OutOfPagesError
 from tests.cache.compare import assert_same
 from tests.cache.helpers import add, frames, make_cache, make_room
@@ -28,18 +27,13 @@ RULES = ["window", "uniform", "novelty", "least-attended"]
 PAGES = st.lists(st.integers(0, 6), min_size=1, max_size=40).filter(any)
 
 
-def table(num_pages: list[int]) -> SegmentTable:
+def table(num_pages: list[int], **columns: np.ndarray) -> SegmentTable:
     n = len(num_pages)
-    return SegmentTable(
-        ids=np.arange(10, 10 + n),
-        kinds=np.full(n, KIND_CODES["frame"], np.int8),
-        num_pages=np.array(num_pages, np.int32),
-        num_tokens=np.array(num_pages, np.int32) * 4,
-        index=np.arange(n),
-        time_s=np.arange(n) / 2,
-        summaries=np.empty((n, 0), np.float32),
-        heat=np.zeros(n),
-    )
+    rows = np.zeros(n, segment_dtype(1))
+    rows["id"], rows["index"], rows["time_s"] = np.arange(10, 10 + n), np.arange(n), np.arange(n) / 2
+    rows["kind"], rows["num_pages"] = KIND_CODES["frame"], num_pages
+    rows["num_tokens"] = rows["num_pages"] * 4
+    return SegmentTable(rows, **columns)
 
 
 @pytest.fixture(params=RULES)
@@ -76,8 +70,8 @@ def test_the_newest_stays_while_the_others_are_enough(
 
 
 def test_the_same_segments_give_the_same_choice(rule: RetentionRule) -> None:
-    segments = replace(
-        table([2] * 30),
+    segments = table(
+        [2] * 30,
         summaries=np.random.default_rng(1).standard_normal((30, 8)).astype(np.float32),
     )
     chosen = rule.choose(segments, 11)
@@ -155,7 +149,7 @@ def pictures(shown: list[int], *, known: bool = True) -> SegmentTable:
     looks = rng.standard_normal((max(shown) + 1, 16))
     summaries = looks[shown] + 1e-3 * rng.standard_normal((len(shown), 16))
     summaries = summaries.astype(np.float32) if known else np.full_like(summaries, np.nan)
-    return replace(table([1] * len(shown)), summaries=summaries)
+    return table([1] * len(shown), summaries=summaries)
 
 
 @pytest.mark.parametrize("place", [0, 1, 7, 11])

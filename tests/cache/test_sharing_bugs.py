@@ -19,7 +19,8 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def kept_pages_are_written(patch: pytest.MonkeyPatch) -> None:
     def is_writable(self: PageAllocator, page: int) -> bool:
-        return bool(self._refs[page] == 1 and self._fences[page] == 0)
+        pages = np.array([page], np.int32)
+        return bool(self.ref_counts(pages)[0] == 1 and not self.is_fenced(pages)[0])
 
     patch.setattr(PageAllocator, "is_writable", is_writable)
 
@@ -53,20 +54,21 @@ def what_is_behind_a_given_up_segment_stays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentIndex, "_forget", forget)
 
 
-def cached_pages_are_handed_out(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PageAllocator, "_retire", PageAllocator._push)
+def come_back_as_free(operation: str) -> Patch:
+    """What ``operation`` leaves cached is free, though the index still knows it."""
 
+    def patched(patch: pytest.MonkeyPatch) -> None:
+        real = getattr(PageAllocator, operation)
 
-def cached_pages_come_back_as_free(patch: pytest.MonkeyPatch) -> None:
-    """The step that used them last forgets that they are kept."""
-    real = PageAllocator.end_step
+        def forgetful(self: PageAllocator, what: object) -> None:
+            before = self.cached_pages()
+            real(self, what)
+            self.forget(np.setdiff1d(self.cached_pages(), before))
 
-    def end_step(self: PageAllocator, token: int) -> None:
-        retire, self._retire = self._retire, self._push  # type: ignore[method-assign]
-        real(self, token)
-        self._retire = retire  # type: ignore[method-assign]
+        patch.setattr(PageAllocator, operation, forgetful)
 
-    patch.setattr(PageAllocator, "end_step", end_step)
+    patched.__name__ = f"cached_pages_are_free_after_{operation}"
+    return patched
 
 
 def taking_counts_no_reference(patch: pytest.MonkeyPatch) -> None:
@@ -97,8 +99,8 @@ BUGS: list[Patch] = [
     what_stands_in_front_is_not_compared,
     what_was_given_up_is_still_found,
     what_is_behind_a_given_up_segment_stays,
-    cached_pages_are_handed_out,
-    cached_pages_come_back_as_free,
+    come_back_as_free("release"),
+    come_back_as_free("end_step"),
     taking_counts_no_reference,
     stays_findable("drop"),
     stays_findable("truncate"),

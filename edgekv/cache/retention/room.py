@@ -9,7 +9,7 @@ Does not know: how the rule chooses, what is appended.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -110,7 +110,7 @@ def choose_room(
     missing = num_pages - num_free - int(private[gone].sum())
     if missing > 0:
         left = np.flatnonzero(~gone)
-        offer = replace(loose.take(left), num_pages=private[left])
+        offer = loose.take(left, num_pages=private[left])
         gone[left[choose(sequence, rule, offer, missing)]] = True
     return loose.ids[gone]
 

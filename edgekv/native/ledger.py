@@ -1,0 +1,171 @@
+"""Who holds which page of a pool: the arrays, and one native call for any number of pages.
+
+Owns: the binding of ``edgekv_ledger_*`` (plugins/cpu/ledger.h) and the memory it works on.
+Guarantees: ids are checked before anything changes; a call that raises has changed nothing.
+Does not know: what the states of a page mean, steps, sequences. Not safe for use from two threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.errors import CacheError
+from edgekv.native import ort_library_path
+
+Pages = NDArray[np.int32]  # (n,) page ids
+
+_OUTSIDE, _REPEATED, _UNHELD = 1, 2, 3
+_P, _N = ctypes.c_void_p, ctypes.c_int64
+_SIGNATURES: dict[str, list[type]] = {
+    **dict.fromkeys(("take", "retain", "release", "keep", "hold", "forget"), [_P, _P, _N]),
+    "fence": [_P, _P, _P, _N],
+    "unfence": [_P, _P, _N, _P],
+}
+
+
+class _State(ctypes.Structure):
+    """``EdgekvLedger``."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("num_pages", "top", "peak", "num_in_flight")),
+        *((name, ctypes.c_int64) for name in ("num_cached", "stamp", "culprit")),
+        *((name, _P) for name in ("free", "refs", "fences", "kept", "stamps")),
+    )
+    num_pages: int
+    top: int
+    peak: int
+    num_in_flight: int
+    num_cached: int
+    culprit: int
+
+
+class Ledger:
+    """Pages 0 to ``num_pages`` - 1, all free at first, the lowest first to be taken."""
+
+    def __init__(self, num_pages: int) -> None:
+        self.num_pages = num_pages
+        self.free = np.arange(num_pages, dtype=np.int32)  # (num_pages,) a stack, from num_taken on
+        self.refs = np.zeros(num_pages, dtype=np.int32)  # (num_pages,) holders
+        self.fences = np.zeros(num_pages, dtype=np.int32)  # (num_pages,) uses by steps in flight
+        self.kept = np.zeros(num_pages, dtype=np.bool_)  # (num_pages,)
+        self._stamps = np.zeros(num_pages, dtype=np.int64)  # scratch
+        self._ids = np.empty(num_pages, dtype=np.int32)  # scratch: pages of one call
+        arrays = (self.free, self.refs, self.fences, self.kept, self._stamps)
+        at = (array.ctypes.data for array in arrays)
+        self._state = _State(num_pages, 0, 0, 0, 0, 0, 0, *at)
+        self._at = ctypes.addressof(self._state)
+        self._ids_at = self._ids.ctypes.data
+        calls = _library()
+        self._take, self._retain, self._release = (
+            calls["take"], calls["retain"], calls["release"],
+        )
+        self._keep, self._hold, self._forget = calls["keep"], calls["hold"], calls["forget"]
+        self._fence, self._unfence = calls["fence"], calls["unfence"]
+
+    @property
+    def num_taken(self) -> int:
+        """Pages that are not free."""
+        return self._state.top
+
+    @property
+    def peak(self) -> int:
+        """Most pages that ever were neither free nor cached."""
+        return self._state.peak
+
+    @property
+    def num_in_flight(self) -> int:
+        return self._state.num_in_flight
+
+    @property
+    def num_cached(self) -> int:
+        return self._state.num_cached
+
+    def take(self, num_pages: int) -> Pages:
+        """``num_pages`` free pages, as many as are free at most: (num_pages,), each held once."""
+        pages = np.empty(num_pages, dtype=np.int32)
+        self._take(self._at, pages.ctypes.data, num_pages)
+        return pages
+
+    def retain(self, pages: Pages) -> None:
+        """One more holder of held, distinct ``pages`` (n,)."""
+        self._call(self._retain, pages)
+
+    def release(self, pages: Pages) -> None:
+        """One holder less of held, distinct ``pages`` (n,). What nobody holds or fences any more is
+        cached if it is kept, free otherwise."""
+        self._call(self._release, pages)
+
+    def keep(self, pages: Pages) -> None:
+        """Held, distinct ``pages`` (n,) are kept."""
+        self._call(self._keep, pages)
+
+    def hold(self, pages: Pages) -> None:
+        """One more holder of kept, distinct ``pages`` (n,), held or not."""
+        self._call(self._hold, pages)
+
+    def forget(self, pages: Pages) -> None:
+        """Kept, distinct ``pages`` (n,) are kept no longer; cached ones are free."""
+        self._call(self._forget, pages)
+
+    def fence(self, rows: Sequence[Pages]) -> Pages:
+        """Fence the held pages of ``rows``, distinct within each: (n,) what ``unfence`` gets."""
+        pages = rows[0].copy() if len(rows) == 1 else np.concatenate(rows)
+        counts = np.array([row.size for row in rows], dtype=np.int64)
+        for row in rows:
+            self._check_form(row)
+        code = self._fence(self._at, pages.ctypes.data, counts.ctypes.data, counts.size)
+        if code:
+            self._refuse(code, pages)
+        return pages
+
+    def unfence(self, pages: Pages) -> None:
+        """Undo ``fence``; what nobody holds or fences any more goes as in ``release``."""
+        self._unfence(self._at, pages.ctypes.data, pages.size, self._ids_at)
+
+    def index(self, pages: Pages) -> NDArray[np.intp]:
+        """``pages`` (n,) to look something up with. Raises ValueError for ids out of range."""
+        self._check_form(pages)
+        if pages.size and not (0 <= pages.min() and pages.max() < self.num_pages):
+            self._refuse(_OUTSIDE, pages)
+        return pages.astype(np.intp)
+
+    def _call(self, function: Callable[..., int], pages: Pages) -> None:
+        self._check_form(pages)
+        n = pages.size
+        self._ids[:n] = pages
+        code = function(self._at, self._ids_at, n)
+        if code:
+            self._refuse(code, pages)
+
+    def _check_form(self, pages: Pages) -> None:
+        if pages.dtype != np.int32 or pages.ndim != 1:
+            raise ValueError(f"pages must be int32 (n,), got {pages.dtype} {pages.shape}")
+        if pages.size > self.num_pages:
+            raise ValueError(
+                f"{pages.size} ids of a pool of {self.num_pages} pages cannot be distinct"
+            )
+
+    def _refuse(self, code: int, pages: Pages) -> None:
+        if code == _OUTSIDE:
+            raise ValueError(
+                f"page ids must be 0 to {self.num_pages - 1}, got {pages.min()} to {pages.max()}"
+            )
+        if code == _REPEATED:
+            raise ValueError("page ids of one call must be distinct")
+        what = "held by nobody" if code == _UNHELD else "not kept"
+        raise CacheError(f"page {self._state.culprit} is {what}")
+
+
+@cache
+def _library() -> dict[str, Callable[..., int]]:
+    library = ctypes.CDLL(str(ort_library_path()))
+    calls = {}
+    for name, arguments in _SIGNATURES.items():
+        calls[name] = getattr(library, f"edgekv_ledger_{name}")
+        calls[name].argtypes, calls[name].restype = arguments, ctypes.c_int32
+    return calls

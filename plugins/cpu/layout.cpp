@@ -1,0 +1,108 @@
+#include "layout.h"
+
+#include <algorithm>
+#include <cstring>
+
+static_assert(sizeof(EdgekvSegment) == 32);
+
+namespace {
+
+constexpr int64_t kMaxAxes = 4;
+
+class Segments {
+ public:
+  explicit Segments(const EdgekvLayout& layout) : layout_(layout) {}
+
+  EdgekvSegment& operator[](int64_t place) const {
+    return *reinterpret_cast<EdgekvSegment*>(layout_.segments + place * layout_.segment_bytes);
+  }
+  int32_t span(int64_t place, int64_t axis) const {
+    int32_t span;
+    std::memcpy(&span, spans(place) + axis * 4, sizeof(span));
+    return span;
+  }
+  int32_t kind(int64_t place) const {
+    return static_cast<int8_t>(spans(place)[layout_.num_axes * 4]);
+  }
+  // Where the segment with this id is, or would be.
+  int64_t find(int64_t id) const {
+    int64_t low = 0, high = layout_.num_segments;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if ((*this)[middle].id < id)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low;
+  }
+
+ private:
+  const unsigned char* spans(int64_t place) const {
+    return reinterpret_cast<const unsigned char*>(&(*this)[place] + 1);
+  }
+
+  const EdgekvLayout& layout_;
+};
+
+int32_t refuse(EdgekvLayout& layout, int64_t id, int32_t code) {
+  layout.culprit = id;
+  return code;
+}
+
+// Ascending places of the segments with these ids.
+int32_t find_all(EdgekvLayout& layout, const int64_t* ids, int64_t n, int32_t pinned_kind,
+                 int64_t* places) {
+  const Segments segments(layout);
+  for (int64_t i = 0; i < n; ++i) {
+    places[i] = segments.find(ids[i]);
+    if (places[i] == layout.num_segments || segments[places[i]].id != ids[i])
+      return refuse(layout, ids[i], EDGEKV_LAYOUT_UNKNOWN);
+  }
+  std::sort(places, places + n);
+  for (int64_t i = 1; i < n; ++i)
+    if (places[i] == places[i - 1])
+      return refuse(layout, segments[places[i]].id, EDGEKV_LAYOUT_REPEATED);
+  for (int64_t i = 0; i < n; ++i)
+    if (segments.kind(places[i]) == pinned_kind)
+      return refuse(layout, segments[places[i]].id, EDGEKV_LAYOUT_PINNED);
+  return EDGEKV_LAYOUT_DONE;
+}
+
+}  // namespace
+
+int32_t edgekv_layout_drop(EdgekvLayout* layout, const int64_t* ids, int64_t n, int32_t pinned_kind,
+                           int32_t* released, int64_t* places) {
+  if (const int32_t code = find_all(*layout, ids, n, pinned_kind, places)) return code;
+  const Segments segments(*layout);
+  const int64_t num_axes = layout->num_axes, width = 2 + 2 * num_axes;
+  int64_t page = 0;
+  for (int64_t place = 0; place < places[0]; ++place) page += segments[place].num_pages;
+  int64_t kept_page = page, kept_place = places[0], num_gone = 0;
+  int32_t moved[kMaxAxes] = {};  // by what has left so far
+  for (int64_t place = places[0]; place < layout->num_segments; ++place) {
+    EdgekvSegment& segment = segments[place];
+    const int64_t num_pages = segment.num_pages;
+    int32_t* entry = layout->entries + page * width;
+    page += num_pages;
+    if (num_gone < n && places[num_gone] == place) {
+      ++num_gone;
+      for (int64_t i = 0; i < num_pages; ++i) *released++ = entry[i * width];
+      for (int64_t axis = 0; axis < num_axes; ++axis) moved[axis] += segments.span(place, axis);
+      layout->num_tokens -= segment.num_tokens;
+      continue;
+    }
+    for (int64_t i = 0; i < num_pages; ++i)
+      for (int64_t axis = 0; axis < num_axes; ++axis) entry[i * width + 2 + axis] -= moved[axis];
+    std::memmove(layout->entries + kept_page * width, entry,
+                 static_cast<size_t>(num_pages * width) * sizeof(int32_t));
+    std::memmove(layout->segments + kept_place * layout->segment_bytes, &segment,
+                 static_cast<size_t>(layout->segment_bytes));
+    kept_page += num_pages;
+    ++kept_place;
+  }
+  for (int64_t axis = 0; axis < num_axes; ++axis) layout->next_position[axis] -= moved[axis];
+  layout->num_pages = kept_page;
+  layout->num_segments = kept_place;
+  return EDGEKV_LAYOUT_DONE;
+}
