@@ -53,7 +53,7 @@ class LiveContext:
 
     @property
     def sequence(self) -> Sequence:
-        """The context itself: another one after a push that failed."""
+        """The context itself."""
         return self.member.sequence
 
     @property

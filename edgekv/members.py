@@ -73,15 +73,23 @@ class Member:
         self._pinned = pages if pages.size else None
         return pages
 
-    def drop(self, ids: NDArray[np.int64], *, rule: str) -> int:
-        """Forget segments ``ids`` (k,): how many frames were among them."""
+    def drop(self, ids: NDArray[np.int64], *, rule: str, hold: bool = False) -> None:
+        """Forget segments ``ids`` (k > 0,); with ``hold`` they are set aside until ``let_go`` or
+        ``put_back``."""
         if self.on_leaving is not None:
             self.on_leaving(self.sequence, ids)
         before = num_frames(self.sequence)
-        self.sequence.drop(ids, rule=rule)
-        num_evicted = before - num_frames(self.sequence)
-        self.record.num_evicted_frames += num_evicted
-        return num_evicted
+        if hold:
+            self.sequence.set_aside(ids, rule=rule)
+        else:
+            self.sequence.drop(ids, rule=rule)
+        self.record.num_evicted_frames += before - num_frames(self.sequence)
+
+    def put_back(self) -> None:
+        """What was set aside has never left."""
+        before = num_frames(self.sequence)
+        self.sequence.put_back()
+        self.record.num_evicted_frames -= num_frames(self.sequence) - before
 
 
 class Members:

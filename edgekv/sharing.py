@@ -102,22 +102,17 @@ class Sharing(Members):
     @contextmanager
     def _carried_out(self, plan: list[Leaving], num_pages: int) -> Generator[None, None, None]:
         """Drops what is planned; puts it back, if it can be kept so long, when the block fails."""
-        going = plan if num_pages <= self.cache.allocator.num_available else []
-        kept = [leaving.member.sequence.fork(purpose="safeguard") for leaving in going]
-        counts: list[int] = []
+        hold = num_pages <= self.cache.allocator.num_available
         try:
             for leaving in plan:
-                counts.append(leaving.member.drop(leaving.ids, rule=leaving.rule))
+                leaving.member.drop(leaving.ids, rule=leaving.rule, hold=hold)
             yield
         except BaseException:
-            for place in range(len(kept) and len(counts)):
-                member = plan[place].member
-                member.sequence, kept[place] = kept[place], member.sequence
-                member.record.num_evicted_frames -= counts[place]
+            for leaving in plan:
+                leaving.member.put_back()
             raise
-        finally:
-            for sequence in kept:
-                sequence.close()
+        for leaving in plan:
+            leaving.member.sequence.let_go()
 
     def plan(
         self,

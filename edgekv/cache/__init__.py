@@ -1,4 +1,5 @@
-"""The host side of the KV cache: pages, page tables, sequences, steps. Pure NumPy.
+"""The host side of the KV cache: pages, page tables, sequences, steps. NumPy, and native
+calls for what holds pages.
 
 Typical use::
 
@@ -18,6 +19,7 @@ from edgekv.cache.identity import Entry, sha256
 from edgekv.cache.invariants import InvariantError, check
 from edgekv.cache.observer import (
     CacheObserver,
+    Fate,
     InputChange,
     InputObserver,
     Purpose,
@@ -42,6 +44,7 @@ __all__ = [
     "CrossCounts",
     "CrossInput",
     "Entry",
+    "Fate",
     "IndexCounts",
     "InputChange",
     "InputObserver",

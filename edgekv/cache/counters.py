@@ -69,7 +69,7 @@ class CacheCounters(CacheObserver):
         segment_ids: NDArray[np.int64],
         rule: str,
     ) -> None:
-        if how == "drop":
+        if how in ("drop", "set aside"):
             self.dropped_segments[rule or "caller"] += segment_ids.size
 
     def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:  # noqa: ARG002

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.allocator import PageAllocator, Pages
+from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.observer import InputChange, InputObserver
 from edgekv.cache.snapshot import frozen
 from edgekv.config import KVGeometry
@@ -41,7 +41,9 @@ class CrossInput:
     """One input in its pages. Held by whoever got it, by every sequence that sees it, and by every
     step in flight of those."""
 
-    def __init__(self, cache: CrossCache, key: bytes, pages: Pages, num_states: int) -> None:
+    def __init__(
+        self, cache: CrossCache, key: bytes, pages: NDArray[np.int32], num_states: int
+    ) -> None:
         self.key = key
         self.num_states = num_states
         self.num_holders = 1
@@ -52,7 +54,7 @@ class CrossInput:
         self.table = frozen(rows)  # (n, 2) int32: page id, valid tokens
 
     @property
-    def pages(self) -> Pages:
+    def pages(self) -> NDArray[np.int32]:
         """(n,) int32 page ids, in order."""
         return self.table[:, 0]
 

@@ -58,11 +58,12 @@ def check_states(allocator: AllocatorSnapshot) -> None:
 
 
 def check_references(snapshot: CacheSnapshot) -> None:
-    """A page's count is the number of table entries, pending appends and reserves that name it."""
+    """A page's count is the number of table entries, pending appends, reserves and drops that were
+    set aside that name it."""
     held = np.zeros_like(snapshot.allocator.refs)
     for sequence in snapshot.sequences:
         table, reserved = sequence.page_table[:, ID], sequence.reserved_pages
-        ids = np.concatenate([table, sequence.pending_pages, reserved])
+        ids = np.concatenate([table, sequence.pending_pages, reserved, sequence.aside_pages])
         if ids.size:
             _require(ids.min() >= 0 and ids.max() < held.size, "page ids lie in the pool")
             uses = np.bincount(ids, minlength=held.size)

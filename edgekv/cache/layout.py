@@ -45,6 +45,16 @@ class Layout:
         twin._dropper = None
         return twin
 
+    def become(self, before: Layout) -> None:
+        """Hold the tokens of ``before``, which this layout held once; ids go on from where they
+        are."""
+        table, segments = self.table, self.segments
+        table.num_pages = before.table.num_pages
+        table.rows[:] = before.table.rows
+        segments.fill(before.segments.rows, segments.next_id)
+        self.next_position[:] = before.next_position
+        self.num_tokens = before.num_tokens
+
     @classmethod
     def from_state(cls, state: SequenceState, pages: NDArray[np.int32], max_pages: int) -> Layout:
         """The tokens of ``state`` in a layout of their own, in ``pages`` (state.num_pages,)."""

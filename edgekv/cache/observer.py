@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from edgekv.cache.sequence import Sequence
     from edgekv.cache.step import Step
 
-Removal = Literal["drop", "truncate", "close"]
+Removal = Literal["drop", "set aside", "truncate", "close"]
+Fate = Literal["let go", "put back"]
 Sharing = Literal["kept", "taken", "given up"]
 Reserving = Literal["reserved", "given back"]
-# Why a sequence is there: to go on, to answer and end, to put back what leaves, to measure or rank.
-Purpose = Literal["context", "question", "safeguard", "probe"]
+# Why a sequence is there: to go on, to answer and end, to measure or rank.
+Purpose = Literal["context", "question", "probe"]
 InputChange = Literal["reserved", "published", "found", "let go", "given up", "withdrawn"]
 
 
@@ -47,8 +48,12 @@ class CacheObserver:
     def removed(
         self, sequence: Sequence, how: Removal, segment_ids: NDArray[np.int64], rule: str
     ) -> None:
-        """Tokens left: ``segment_ids`` (k,) of a drop, chosen by ``rule``; the tokens behind
-        ``sequence.num_tokens`` of a truncation; or all, with the sequence."""
+        """Tokens left: ``segment_ids`` (k,) of a drop, chosen by ``rule``, whose pages are still
+        held where they were set aside; the tokens behind ``sequence.num_tokens`` of a truncation;
+        or all, with the sequence."""
+
+    def decided(self, sequence: Sequence, fate: Fate) -> None:
+        """What was set aside was let go, or is in ``sequence`` again as if it had never left."""
 
     def chose(
         self,
@@ -110,6 +115,10 @@ class Observers(CacheObserver):
     ) -> None:
         for observer in self.all:
             observer.removed(sequence, how, segment_ids, rule)
+
+    def decided(self, sequence: Sequence, fate: Fate) -> None:
+        for observer in self.all:
+            observer.decided(sequence, fate)
 
     def chose(
         self,

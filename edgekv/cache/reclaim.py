@@ -70,7 +70,7 @@ class Giver:
         if num_pages <= 0:
             return
         able = np.flatnonzero(self._able)
-        offer = self._table.take(able, num_pages=self._private[able])
+        offer = self._table.take(able).having(num_pages=self._private[able])
         try:
             chosen = able[choose(self._sequence, self._rule, offer, num_pages)]
         except ContextError:  # a rule that lets nothing leave
@@ -95,7 +95,7 @@ class Giver:
         able = np.flatnonzero(self._able & (freed > 0))
         if not able.size:
             return set()
-        offer = self._table.take(able, num_pages=freed[able])
+        offer = self._table.take(able).having(num_pages=freed[able])
         wanted = min(num_pages, int(freed[able].sum()))
         try:
             chosen = able[choose(self._sequence, self._rule, offer, wanted)]

@@ -116,18 +116,28 @@ class SegmentTable:
     def __len__(self) -> int:
         return self._rows.size
 
-    def take(
-        self, which: NDArray[Any] | slice, *, num_pages: NDArray[np.int32] | None = None
-    ) -> SegmentTable:
-        """The segments that a boolean mask, an index array or a slice picks. ``num_pages`` (k,) is
-        what dropping each gives back, where that is less than its pages."""
-        if num_pages is None and self._num_pages is not None:
-            num_pages = self._num_pages[which]
+    def take(self, which: NDArray[Any] | slice) -> SegmentTable:
+        """The segments that a boolean mask, an index array or a slice picks."""
         return SegmentTable(
             self._rows[which],
             summaries=None if self._summaries is None else self._summaries[which],
             heat=None if self._heat is None else self._heat[which],
-            num_pages=num_pages,
+            num_pages=None if self._num_pages is None else self._num_pages[which],
+        )
+
+    def having(
+        self,
+        *,
+        num_pages: NDArray[np.int32] | None = None,  # (n,)
+        summaries: NDArray[np.float32] | None = None,  # (n, width)
+        heat: NDArray[np.float64] | None = None,  # (n,)
+    ) -> SegmentTable:
+        """The same segments with these columns in place of their own."""
+        return SegmentTable(
+            self._rows,
+            summaries=self._summaries if summaries is None else summaries,
+            heat=self._heat if heat is None else heat,
+            num_pages=self._num_pages if num_pages is None else num_pages,
         )
 
 

@@ -27,7 +27,7 @@ from edgekv.cache.planning import Planner
 from edgekv.cache.pool import PoolState
 from edgekv.cache.segments import KIND_CODES, SegmentTable, checked_label
 from edgekv.cache.state import SequenceState
-from edgekv.cache.view import SequenceView
+from edgekv.cache.view import Aside, SequenceView
 from edgekv.errors import CacheError
 from edgekv.types import SegmentKind
 
@@ -215,19 +215,50 @@ class Sequence(SequenceView):
         Raises ValueError for unknown or repeated ids, CacheError for system segments and for
         sequences whose positions cannot be shifted.
         """
-        self._require_idle()
         ids = (
             segment_ids
             if isinstance(segment_ids, np.ndarray)
             else np.fromiter(segment_ids, dtype=np.int64)
         )
-        if not ids.size:
+        self._require_settled()
+        if ids.size:
+            self._pool.allocator.release(self._take_out(ids))
+            self._pool.observer.removed(self, "drop", ids, rule)
+
+    def set_aside(self, ids: NDArray[np.int64], *, rule: str = "") -> None:
+        """As ``drop``, of ``ids`` (k > 0,), until it is decided what becomes of them: their pages
+        are held until ``let_go``, and ``put_back`` undoes it. Until then nothing else leaves."""
+        self._require_settled()
+        before, found_by = self._layout.copy(), self._lineage.entry
+        pages = self._take_out(ids)
+        self._aside = Aside(pages, before, found_by, self.num_tokens)
+        self._pool.observer.removed(self, "set aside", ids, rule)
+
+    def let_go(self) -> None:
+        """Give up what was set aside."""
+        if self._aside is not None:
+            self._pool.allocator.release(self._aside.pages)
+            self._aside = None
+            self._pool.observer.decided(self, "let go")
+
+    def put_back(self) -> None:
+        """What was set aside is where it was, and what came since is gone."""
+        if self._aside is None:
             return
+        if self._pending is not None:
+            self.abort(self._pending)
+        aside, self._aside = self._aside, None
+        self.truncate(aside.num_tokens)
+        self._layout.become(aside.before)
+        self._lineage.entry = aside.found_by
+        self._pool.observer.decided(self, "put back")
+
+    def _take_out(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Drop segments ``ids`` (k > 0,): (n,) their pages, still held."""
         self._require_shiftable("dropped")
-        released = self._layout.drop(ids)
+        pages = self._layout.drop(ids)
         self.make_private()
-        self._pool.allocator.release(released)
-        self._pool.observer.removed(self, "drop", ids, rule)
+        return pages
 
     def insert(self, state: SequenceState) -> NDArray[np.int32]:
         """Bring dropped segments back to where they stood: the inverse of ``drop``, (n,) pages.
@@ -238,7 +269,7 @@ class Sequence(SequenceView):
         yet or not growing and for a state that no sequence of this cache can hold, OutOfPagesError,
         ContextError and, where positions cannot be shifted, CacheError; nothing is changed then.
         """
-        self._require_idle()
+        self._require_settled()
         pool = self._pool
         self._require_shiftable("inserted")
         self._layout.check_insertable(state, pool.geometry.page_size)
@@ -257,7 +288,8 @@ class Sequence(SequenceView):
         the cut falls inside one.
         """
         self._require_idle()
-        if not 0 <= num_tokens <= self.num_tokens:
+        least = 0 if self._aside is None else self._aside.num_tokens
+        if not least <= num_tokens <= self.num_tokens:
             raise ValueError(f"cannot keep {num_tokens} of {self.num_tokens} tokens")
         if num_tokens < self.num_tokens:
             self._pool.allocator.release(self._layout.truncate(num_tokens))
@@ -273,6 +305,7 @@ class Sequence(SequenceView):
             return
         if self._pending is not None:
             self.abort(self._pending)
+        self.let_go()
         self._lineage.end()
         self._pool.allocator.release(self._layout.clear())
         self._reserve.empty()
@@ -298,6 +331,13 @@ class Sequence(SequenceView):
         self._require_open()
         if self._pending is not None:
             raise CacheError(f"sequence {self.id} has an append pending: commit or abort it first")
+
+    def _require_settled(self) -> None:
+        self._require_idle()
+        if self._aside is not None:
+            raise CacheError(
+                f"sequence {self.id} has set something aside: let it go or put it back first"
+            )
 
     def _require_shiftable(self, what: str) -> None:
         if not self._pool.shiftable:

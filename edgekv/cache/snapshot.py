@@ -75,6 +75,7 @@ class SequenceSnapshot:
     segments: NDArray[np.void]  # (num_segments,) fields as in segment_dtype
     pending_pages: NDArray[np.int32]  # (k,) pages that a pending append holds
     reserved_pages: NDArray[np.int32]  # (k,) pages held for appends to come, ascending
+    aside_pages: NDArray[np.int32]  # (k,) pages held of what was set aside
     # (n,) pages of the first segments, through which what follows can be found; None: private
     found_by: NDArray[np.int32] | None = None
 

@@ -118,6 +118,7 @@ def check_state(
         segments=segments,
         pending_pages=np.empty(0, np.int32),
         reserved_pages=np.empty(0, np.int32),
+        aside_pages=np.empty(0, np.int32),
     )
     try:
         check_partition(snapshot, page_size)

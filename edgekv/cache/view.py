@@ -7,6 +7,8 @@ Does not know: how a sequence changes, who else holds its pages.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +25,17 @@ from edgekv.cache.state import SequenceState
 from edgekv.cache.table import PageTable
 from edgekv.errors import CacheError
 
+_NO_PAGES = np.empty(0, dtype=np.int32)
+
+
+class Aside(NamedTuple):
+    """What was dropped and may be wanted back."""
+
+    pages: NDArray[np.int32]  # (n,) still held
+    before: Layout
+    found_by: Entry | None
+    num_tokens: int  # that were left
+
 
 class SequenceView:
     """The side of a sequence that everybody may look at."""
@@ -34,6 +47,7 @@ class SequenceView:
         self._lineage = Lineage(pool.index, layout, found_by)
         self._pending: Append | None = None
         self._reserve = Reserve(pool)
+        self._aside: Aside | None = None
         self._closed = False
         self._source: CrossInput | None = None
 
@@ -72,6 +86,11 @@ class SequenceView:
     def reserved_pages(self) -> NDArray[np.int32]:
         """(n,) pages held for appends to come; a copy."""
         return np.array(self._reserve.pages)
+
+    @property
+    def has_set_aside(self) -> bool:
+        """Whether something has left that may yet be put back."""
+        return self._aside is not None
 
     @property
     def source(self) -> CrossInput | None:
@@ -134,7 +153,7 @@ class SequenceView:
 
     def snapshot(self) -> SequenceSnapshot:
         """Everything the sequence knows, as read-only copies."""
-        pending = self._pending.taken if self._pending is not None else np.empty(0, dtype=np.int32)
+        pending = self._pending.taken if self._pending is not None else _NO_PAGES
         found_by = self._lineage.path_pages()
         return SequenceSnapshot(
             id=self.id,
@@ -144,6 +163,7 @@ class SequenceView:
             segments=frozen(self._layout.segments.rows),
             pending_pages=frozen(pending),
             reserved_pages=frozen(self._reserve.pages),
+            aside_pages=frozen(_NO_PAGES if self._aside is None else self._aside.pages),
             found_by=None if found_by is None else frozen(found_by),
         )
 

@@ -62,7 +62,9 @@ class Ledger:
         self._ids_at = self._ids.ctypes.data
         calls = _library()
         self._take, self._retain, self._release = (
-            calls["take"], calls["retain"], calls["release"],
+            calls["take"],
+            calls["retain"],
+            calls["release"],
         )
         self._keep, self._hold, self._forget = calls["keep"], calls["hold"], calls["forget"]
         self._fence, self._unfence = calls["fence"], calls["unfence"]

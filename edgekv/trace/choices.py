@@ -8,7 +8,6 @@ Does not know: the cache beyond the sequence it is given; rules that have no nam
 
 from __future__ import annotations
 
-from dataclasses import replace
 
 import numpy as np
 
@@ -64,13 +63,13 @@ class Choices:
                 raise ValueError(
                     f"the log offers {len(event.pages)} segments, the replay {len(offer)}"
                 )
-            offer = replace(offer, num_pages=np.array(event.pages, dtype=np.int32))
+            offer = offer.having(num_pages=np.array(event.pages, dtype=np.int32))
         if not 1 <= event.num_pages <= offer.num_pages.sum():
             raise ValueError(
                 f"{event.num_pages} pages are wanted of {offer.num_pages.sum()} on offer"
             )
         summaries, heat = self.evidence.columns(first[is_offered], event.width)
-        return replace(offer, summaries=summaries, heat=heat)
+        return offer.having(summaries=summaries, heat=heat)
 
 
 def _pages_of(sequence: Sequence, ids: tuple[int, ...]) -> list[int]:

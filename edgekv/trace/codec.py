@@ -18,7 +18,7 @@ from edgekv.config import KVGeometry
 from edgekv.decode import decode, parse_json
 
 MAGIC = b"EDGEKVT\n"
-VERSION = 3
+VERSION = 4
 MAX_HEADER_BYTES = 1 << 17
 MAX_IDS = 1 << 24  # more in one list is no log but damage
 _FIXED = struct.Struct("<8sHH")  # magic, version, length of the JSON that follows

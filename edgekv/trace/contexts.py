@@ -22,10 +22,11 @@ class Segment(NamedTuple):
 
 
 class Context:
-    """The segments of one sequence, its pending append and its reserve."""
+    """The segments of one sequence, those it has set aside, its pending append and its reserve."""
 
     __slots__ = (
-        *("drawn", "next_id", "num_frames", "pending", "promise", "reserve", "segments", "session"),
+        *("aside", "drawn", "next_id", "num_frames", "pending", "promise", "reserve", "segments"),
+        "session",
     )
 
     def __init__(
@@ -39,6 +40,7 @@ class Context:
         self.pending: tuple[Planned, int] | None = None  # and its life
         self.reserve: set[int] = set()  # pages held for appends to come
         self.drawn: set[int] = set()  # those that the pending append has from there
+        self.aside: list[Segment] = []  # what has left, and is still held
 
     def fork(self, session: int) -> Context:
         """A child with the same segments, which a session holds."""
@@ -102,6 +104,11 @@ class Context:
             raise ValueError("it drops segments that it does not hold")
         self.segments = [segment for segment in self.segments if segment.id not in gone]
         return leaving
+
+    def add_back(self, segments: Iterable[Segment]) -> None:
+        """Segments that had left are where they were."""
+        self.segments += segments
+        self.segments.sort(key=lambda segment: segment.id)
 
     def grow(self, plan: Planned, life: int, holders: Holders, now: int) -> int:
         """The planned tokens are there: how many pages more its segment has."""

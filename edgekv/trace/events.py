@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from edgekv.cache import InputChange, Purpose
+from edgekv.cache import Fate, InputChange, Purpose
 from edgekv.types import SegmentKind
 
 # The format's own numbering, whatever order the cache lists them in: never reorder.
 KINDS: tuple[SegmentKind, ...] = ("system", "frame", "text", "answer")
 SYSTEM, FRAME, TEXT, ANSWER = range(4)
-PURPOSES: tuple[Purpose, ...] = ("context", "question", "safeguard", "probe")
+PURPOSES: tuple[Purpose, ...] = ("context", "question", "probe")
 
 
 class Opened(NamedTuple):
@@ -67,12 +67,21 @@ class StepEnded(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """Segments left."""
+    """Segments left; set aside, their pages are held until ``Decided``."""
 
     at_us: int
     sequence: int
     rule: str  # who chose them, "" = the caller
     segments: tuple[int, ...]  # ids
+    aside: bool = False
+
+
+class Decided(NamedTuple):
+    """What was set aside last was let go, or is in the sequence again where it was."""
+
+    at_us: int
+    sequence: int
+    fate: Fate
 
 
 class Shown(NamedTuple):
@@ -220,6 +229,7 @@ Event = (
     | StepBegun
     | StepEnded
     | Dropped
+    | Decided
     | Shown
     | Chosen
     | Truncated

@@ -61,6 +61,10 @@ class Lives:
         """The segment is gone, for the reason ``end``."""
         self.left_us[life], self.end[life] = now, end
 
+    def come_back(self, life: int) -> None:
+        """The segment is there, as if it had not left."""
+        self.leave(life, -1, STILL)
+
 
 @dataclass(slots=True)
 class Spans:
@@ -115,10 +119,7 @@ class SequenceLife:
 
     @property
     def is_context(self) -> bool:
-        """It is a stream's, or was. A safeguard holds what an eviction takes until the step is
-        done, and only goes on as a stream's context if that failed."""
-        if self.purpose == "safeguard":
-            return self.num_appends > 0 or self.closed_us < 0
+        """It is a stream's, or was."""
         return self.purpose == "context"
 
 

@@ -50,8 +50,8 @@ def header(cache: PageCache, *, began_unix_s: float, run: str, part: int, part_u
 
 def check_quiet(cache: PageCache) -> None:
     """Raise CacheError while an append or a step is under way, or an input is being written."""
-    pending = any(sequence.pending is not None for sequence in cache.sequences)
-    if pending or cache.allocator.num_steps:
+    busy = any(s.pending is not None or s.has_set_aside for s in cache.sequences)
+    if busy or cache.allocator.num_steps:
         raise CacheError("a trace begins between steps, and an append or a step is under way")
     if cache.cross is not None and cache.cross.is_writing:
         raise CacheError("a trace begins between inputs, and an input is being written")

@@ -6,11 +6,13 @@ Guarantees: ``unpack`` makes the same event of it. Does not know: files, the cac
 
 from __future__ import annotations
 
+from edgekv.cache import Fate
 from edgekv.trace.codec import put, put_float, put_ids, put_signed, put_text
 from edgekv.trace.events import (
     PURPOSES,
     Changed,
     Chosen,
+    Decided,
     Dropped,
     GivenUp,
     Held,
@@ -31,7 +33,8 @@ NAME, OPEN, FORK, PLAN, COMMIT, ABORT, BEGIN, END, WRITE, DROP, CUT, CLOSE, COUN
     1, 15
 )
 KEEP, INSERT, TAKE, GIVE_UP, SHOW, CHOOSE = range(15, 21)
-RESERVE, INPUT = 21, 22
+RESERVE, INPUT, ASIDE, DECIDE = range(21, 25)
+FATES: tuple[Fate, ...] = ("let go", "put back")
 RESERVINGS: tuple[Reserving, ...] = ("reserved", "given back", "carried")
 INPUTS: tuple[InputNews, ...] = (
     "reserved",
@@ -105,9 +108,13 @@ class RecordWriter:
         return out
 
     def drop(self, event: Dropped, name: int) -> bytearray:
-        out = self.head(DROP, event.at_us, event.sequence, name)
+        tag = ASIDE if event.aside else DROP
+        out = self.head(tag, event.at_us, event.sequence, name)
         put_ids(out, event.segments)
         return out
+
+    def decided(self, event: Decided) -> bytearray:
+        return self.head(DECIDE, event.at_us, event.sequence, FATES.index(event.fate))
 
     def show(self, event: Shown) -> bytearray:
         out = self.head(SHOW, event.at_us, event.column, len(event.values[0]))

@@ -25,6 +25,7 @@ from edgekv.trace.events import (
     Chosen,
     Closed,
     Counted,
+    Decided,
     Dropped,
     Event,
     GivenUp,
@@ -135,6 +136,8 @@ class _Replay:
             self._sequences[event.sequence] = opened
         elif isinstance(event, Dropped):
             self._drop(event)
+        elif isinstance(event, Decided):
+            self._decide(event)
         elif isinstance(event, Truncated):
             sequence = self._sequences[event.sequence]
             sequence.truncate(event.num_tokens)
@@ -172,7 +175,17 @@ class _Replay:
         sequence = self._sequences[event.sequence]
         self.num_drops += 1
         self.num_drops_as_logged += not self._choices.is_chosen(event, sequence)
-        sequence.drop(event.segments, rule=event.rule)
+        if event.aside:
+            sequence.set_aside(np.array(event.segments, np.int64), rule=event.rule)
+        else:
+            sequence.drop(event.segments, rule=event.rule)
+
+    def _decide(self, event: Decided) -> None:
+        sequence = self._sequences[event.sequence]
+        if event.fate == "let go":
+            sequence.let_go()
+        else:
+            sequence.put_back()
 
     def _insert(self, event: Inserted) -> None:
         sequence, kept = self._sequences[event.sequence], self._kept_pages()

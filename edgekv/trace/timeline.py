@@ -22,6 +22,7 @@ from edgekv.trace.events import (
     Changed,
     Closed,
     Counted,
+    Decided,
     Dropped,
     Event,
     GivenUp,
@@ -83,6 +84,7 @@ class Timeline:
             Settled: self._settle,
             Opened: self._open,
             Dropped: self._drop,
+            Decided: self._decide,
             Closed: self._close,
             Truncated: self._truncate,
             StepBegun: self._begin_step,
@@ -139,7 +141,8 @@ class Timeline:
 
     def _close(self, event: Closed) -> None:
         context = self._contexts.pop(event.sequence)
-        self._leave(context.segments, context.session, event.at_us, CLOSED, event.sequence)
+        self._release(context.segments, context, event.at_us)
+        self._end(context.segments, event.at_us, CLOSED, event.sequence)
         self.holders.release(context.reserve, context.session, event.at_us)
         self.sequences[event.sequence].closed_us = event.at_us
 
@@ -267,7 +270,25 @@ class Timeline:
         num_pages = sum(len(segment.pages) for segment in leaving)
         drop = (event.rule, num_frames, len(leaving), num_pages)
         self.drops.append(Drop(event.at_us, event.sequence, *drop))
-        self._leave(leaving, context.session, event.at_us, DROPPED, event.sequence)
+        if event.aside:
+            context.aside = leaving
+        else:
+            self._release(leaving, context, event.at_us)
+        self._end(leaving, event.at_us, DROPPED, event.sequence)
+
+    def _decide(self, event: Decided) -> None:
+        context = self._contexts[event.sequence]
+        aside, context.aside = context.aside, []
+        if event.fate == "let go":
+            self._release(aside, context, event.at_us)
+            return
+        context.add_back(aside)
+        context.num_frames += self._frames(aside)
+        for segment in aside:
+            if self.lives.sequence[segment.life] == event.sequence:
+                self.lives.come_back(segment.life)
+        own = [k for k, drop in enumerate(self.drops) if drop.sequence == event.sequence]
+        del self.drops[own[-1]]
 
     def _truncate(self, event: Truncated) -> None:
         context = self._contexts[event.sequence]
@@ -279,11 +300,12 @@ class Timeline:
     def _frames(self, segments: list[Segment]) -> int:
         return sum(self.lives.kind[segment.life] in (FRAME, RECALLED) for segment in segments)
 
-    def _leave(
-        self, segments: list[Segment], session: int, now: int, end: int, sequence: int
-    ) -> None:
+    def _release(self, segments: list[Segment], context: Context, now: int) -> None:
         for segment in segments:
-            self.holders.release(segment.pages, session, now)
+            self.holders.release(segment.pages, context.session, now)
+
+    def _end(self, segments: list[Segment], now: int, end: int, sequence: int) -> None:
+        for segment in segments:
             if self.lives.sequence[segment.life] == sequence:
                 self.lives.leave(segment.life, now, end)
             elif self.lives.left_us[segment.life] >= 0:  # others held it for longer

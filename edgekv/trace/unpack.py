@@ -16,6 +16,7 @@ from edgekv.trace.events import (
     Chosen,
     Closed,
     Counted,
+    Decided,
     Dropped,
     Event,
     GivenUp,
@@ -38,6 +39,7 @@ from edgekv.trace.evidence import HEAT
 from edgekv.trace.records import (
     ABORT,
     ADVANCE,
+    ASIDE,
     BEGIN,
     CHOOSE,
     CLOSE,
@@ -45,9 +47,11 @@ from edgekv.trace.records import (
     COPY,
     COUNT,
     CUT,
+    DECIDE,
     DROP,
     END,
     EXTEND,
+    FATES,
     FORK,
     GIVE_UP,
     HELD,
@@ -108,8 +112,8 @@ class RecordReader:
             return StepBegun(now, number(), fields.ids())
         if tag == END:
             return StepEnded(now, number())
-        if tag == DROP:
-            return self._drop(fields)
+        if tag in (DROP, ASIDE):
+            return self._drop(fields, aside=tag == ASIDE)
         if tag == CUT:
             return Truncated(now, *fields.numbers(3))
         if tag == CLOSE:
@@ -123,6 +127,8 @@ class RecordReader:
         return self._sharing(tag, fields)
 
     def _sharing(self, tag: int, fields: Fields) -> Event:
+        if tag == DECIDE:
+            return self._decide(fields)
         if tag == KEEP:
             return Kept(self._now_us, fields.number() - 1, fields.ids())
         if tag == TAKE:
@@ -159,8 +165,14 @@ class RecordReader:
             number() / (1000 / TENTH_NS),
         )
 
-    def _drop(self, fields: Fields) -> Dropped:
-        return Dropped(self._now_us, fields.number(), self._name(fields), fields.ids())
+    def _drop(self, fields: Fields, *, aside: bool) -> Dropped:
+        return Dropped(self._now_us, fields.number(), self._name(fields), fields.ids(), aside)
+
+    def _decide(self, fields: Fields) -> Decided:
+        sequence, fate = fields.numbers(2)
+        if fate >= len(FATES):
+            raise ValueError(f"fate {fate} is none that this format has")
+        return Decided(self._now_us, sequence, FATES[fate])
 
     def _name(self, fields: Fields) -> str:
         name = fields.number()

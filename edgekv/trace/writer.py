@@ -24,6 +24,7 @@ from edgekv.cache import (
     Append,
     CacheObserver,
     CrossInput,
+    Fate,
     InputChange,
     PageCache,
     Removal,
@@ -38,6 +39,7 @@ from edgekv.errors import TraceError
 from edgekv.trace import records
 from edgekv.trace.codec import MAGIC
 from edgekv.trace.events import (
+    Decided,
     Dropped,
     GivenUp,
     Inserted,
@@ -155,14 +157,22 @@ class TraceWriter(CacheObserver):
     ) -> None:
         self._write_plan()
         now = self._now()
-        if how == "drop":
-            dropped = Dropped(now, sequence.id, rule, tuple(segment_ids.tolist()))
+        if how in ("drop", "set aside"):
+            self._num_open += how == "set aside"
+            ids = tuple(segment_ids.tolist())
+            dropped = Dropped(now, sequence.id, rule, ids, aside=how == "set aside")
             self._emit(self._records.drop(dropped, self._log.name(rule, now)))
         elif how == "truncate":
             left = (sequence.num_tokens, sequence.num_pages)
             self._emit(self._records.head(records.CUT, now, sequence.id, *left))
         else:
             self._emit(self._records.head(records.CLOSE, now, sequence.id))
+        self._after()
+
+    def decided(self, sequence: Sequence, fate: Fate) -> None:
+        self._write_plan()
+        self._num_open -= 1
+        self._emit(self._records.decided(Decided(self._now(), sequence.id, fate)))
         self._after()
 
     def chose(

@@ -16,6 +16,7 @@ def flat(snapshot: CacheSnapshot) -> list[object]:
     out += [a.kept.tobytes(), [(e.key, e.parent, e.pages.tobytes()) for e in snapshot.entries]]
     for s in snapshot.sequences:
         out += [s.id, s.num_tokens, s.next_position.tobytes(), s.page_table.tobytes()]
-        out += [s.segments.tobytes(), s.pending_pages.tobytes(), s.reserved_pages.tobytes()]
+        out += [s.segments.tobytes(), s.pending_pages.tobytes()]
+        out += [s.reserved_pages.tobytes(), s.aside_pages.tobytes()]
         out += [None if s.found_by is None else s.found_by.tobytes()]
     return out

@@ -30,7 +30,11 @@ PAGES = st.lists(st.integers(0, 6), min_size=1, max_size=40).filter(any)
 def table(num_pages: list[int], **columns: np.ndarray) -> SegmentTable:
     n = len(num_pages)
     rows = np.zeros(n, segment_dtype(1))
-    rows["id"], rows["index"], rows["time_s"] = np.arange(10, 10 + n), np.arange(n), np.arange(n) / 2
+    rows["id"], rows["index"], rows["time_s"] = (
+        np.arange(10, 10 + n),
+        np.arange(n),
+        np.arange(n) / 2,
+    )
     rows["kind"], rows["num_pages"] = KIND_CODES["frame"], num_pages
     rows["num_tokens"] = rows["num_pages"] * 4
     return SegmentTable(rows, **columns)

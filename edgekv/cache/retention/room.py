@@ -110,7 +110,7 @@ def choose_room(
     missing = num_pages - num_free - int(private[gone].sum())
     if missing > 0:
         left = np.flatnonzero(~gone)
-        offer = loose.take(left, num_pages=private[left])
+        offer = loose.take(left).having(num_pages=private[left])
         gone[left[choose(sequence, rule, offer, missing)]] = True
     return loose.ids[gone]
 
