@@ -72,6 +72,16 @@ class SegmentTable:
         self._num_pages = num_pages
 
     @property
+    def rows(self) -> NDArray[np.void]:
+        """(n,) fields as in segment_dtype."""
+        return self._rows
+
+    @property
+    def given_pages(self) -> NDArray[np.int32] | None:
+        """(n,) ``num_pages`` where they are others than those of ``rows``."""
+        return self._num_pages
+
+    @property
     def ids(self) -> NDArray[np.int64]:
         """(n,) growing."""
         return self._rows["id"]

@@ -24,5 +24,4 @@ class LeastAttended:
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """From the past, one after another, the coldest; of equals the oldest."""
-        heat: list[float] = segments.heat.tolist()
-        return thin_out(segments, num_pages, heat.__getitem__, lambda _: None)
+        return thin_out(segments, num_pages, worth=segments.heat)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.retention.thinning import Gaps, thin_out
+from edgekv.cache.retention.thinning import thin_out
 from edgekv.cache.segments import SegmentTable
 
 
@@ -22,5 +22,4 @@ class Uniform:
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """From the past, one after another, the segment whose neighbours stand closest."""
-        gaps = Gaps(segments.ids)
-        return thin_out(segments, num_pages, gaps.widths.__getitem__, gaps.close_up)
+        return thin_out(segments, num_pages, by_gap=True)

@@ -1,0 +1,73 @@
+"""The segments that leave first by a rating, in one native call.
+
+Owns: the binding of ``edgekv_thin_out`` (plugins/cpu/thinning.h).
+Does not know: what the rating is made of, which segments are offered.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgekv.native import ort_library_path
+
+_P, _N = ctypes.c_void_p, ctypes.c_int64
+
+
+class _Call(ctypes.Structure):
+    """``EdgekvThinning``."""
+
+    _fields_ = (
+        ("segments", _P),
+        ("segment_bytes", _N),
+        ("num_segments", _N),
+        ("num_past", _N),
+        ("pages", _P),
+        ("worth", _P),
+        ("products", _P),
+        ("by_gap", ctypes.c_int32),
+    )
+
+
+def thin_out(
+    segments: NDArray[np.void],  # (n,) fields as in ``segment_dtype``
+    num_past: int,
+    num_pages: int,
+    *,
+    pages: NDArray[np.int32] | None,  # (n,) that each gives back, None: all that it has
+    worth: NDArray[np.float64] | None,  # (n,)
+    products: NDArray[np.float32] | None,  # (n, n) of their vectors
+    by_gap: bool,
+) -> tuple[NDArray[np.int64], int]:
+    """Which of the first ``num_past`` segments leave for ``num_pages``: (k,) ascending, and the
+    pages that these do not give back."""
+    arrays = [_whole(pages, np.int32), _whole(worth, np.float64), _whole(products, np.float32)]
+    segments = np.ascontiguousarray(segments)
+    call = _Call(
+        segments.ctypes.data,
+        segments.itemsize,
+        segments.size,
+        num_past,
+        *(None if array is None else array.ctypes.data for array in arrays),
+        by_gap,
+    )
+    out = np.empty(num_past + 1, dtype=np.int64)
+    at = out.ctypes.data
+    num_gone = _library()(ctypes.addressof(call), num_pages, at + out.itemsize, at)
+    return out[1 : 1 + num_gone], int(out[0])
+
+
+def _whole(array: NDArray[Any] | None, dtype: type) -> NDArray[Any] | None:
+    return None if array is None else np.ascontiguousarray(array, dtype)
+
+
+@cache
+def _library() -> Callable[..., int]:
+    function = ctypes.CDLL(str(ort_library_path())).edgekv_thin_out
+    function.argtypes, function.restype = [_P, _N, _P, _P], _N
+    return function

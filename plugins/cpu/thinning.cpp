@@ -1,0 +1,147 @@
+#include "thinning.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "layout.h"
+
+namespace {
+
+constexpr double kEndless = 1e6;  // segments
+
+// How far apart the neighbours of each segment stand, counted in ids, while segments leave.
+class Gaps {
+ public:
+  explicit Gaps(const EdgekvThinning& call) : call_(call), links_(call.num_segments) {
+    for (int64_t i = 0; i < call.num_segments; ++i) links_[i] = {i - 1, i + 1};
+  }
+
+  double width(int64_t place) const {
+    const Link& link = links_[place];
+    if (link.before < 0 || link.after >= call_.num_segments) return kEndless;
+    return std::min(static_cast<double>(id(link.after) - id(link.before)), kEndless);
+  }
+  void close_up(int64_t place) {
+    const Link link = links_[place];
+    if (link.before >= 0) links_[link.before].after = link.after;
+    if (link.after < call_.num_segments) links_[link.after].before = link.before;
+  }
+
+ private:
+  struct Link {
+    int64_t before, after;
+  };
+
+  int64_t id(int64_t place) const {
+    return reinterpret_cast<const EdgekvSegment*>(call_.segments + place * call_.segment_bytes)->id;
+  }
+
+  const EdgekvThinning& call_;
+  std::vector<Link> links_;
+};
+
+// How far each segment's vector is from the nearest other one that is still there, 1 - cosine.
+class Nearest {
+ public:
+  explicit Nearest(const EdgekvThinning& call)
+      : call_(call), norms_(call.products ? call.num_segments : 0), found_(norms_.size()) {
+    const auto n = static_cast<int64_t>(norms_.size());
+    for (int64_t i = 0; i < n; ++i) {
+      const float norm = std::sqrt(call.products[i * n + i]);
+      norms_[i] = norm > 0 ? norm : 0;  // NaN: no vector
+    }
+  }
+
+  double norm(int64_t place) const { return norms_[place]; }
+  double distance(int64_t place, const std::vector<char>& here) {
+    Found& found = found_[place];
+    if (found.place < 0 || !here[found.place]) found = search(place, here);
+    return std::max(found.distance, 0.f);
+  }
+
+ private:
+  struct Found {
+    int64_t place = -1;
+    float distance = 0;
+  };
+
+  Found search(int64_t place, const std::vector<char>& here) const {
+    const int64_t n = call_.num_segments;
+    const float* products = call_.products + place * n;
+    Found best{place, std::numeric_limits<float>::infinity()};
+    for (int64_t i = 0; i < n; ++i) {
+      if (i == place || !here[i] || !norms_[i]) continue;
+      const float distance = 1.f - products[i] / (norms_[place] * norms_[i]);
+      if (distance < best.distance) best = {i, distance};
+    }
+    return best;
+  }
+
+  const EdgekvThinning& call_;
+  std::vector<float> norms_;
+  std::vector<Found> found_;
+};
+
+class Thinning {
+ public:
+  explicit Thinning(const EdgekvThinning& call)
+      : call_(call), here_(call.num_segments, 1), gaps_(call), nearest_(call) {}
+
+  int64_t pages(int64_t place) const {
+    if (call_.pages) return call_.pages[place];
+    const unsigned char* segment = call_.segments + place * call_.segment_bytes;
+    return reinterpret_cast<const EdgekvSegment*>(segment)->num_pages;
+  }
+  // The one that leaves next; -1 = none can.
+  int64_t lowest() {
+    int64_t lowest = -1;
+    double least = 0;
+    for (int64_t place = 0; place < call_.num_past; ++place) {
+      // Pages that forks hold too come free only with the forks: those cannot be given back.
+      if (!here_[place] || !pages(place)) continue;
+      const double rating = rate(place);
+      if (lowest < 0 || rating < least) lowest = place, least = rating;
+    }
+    return lowest;
+  }
+  void forget(int64_t place) {
+    here_[place] = 0;
+    gaps_.close_up(place);
+  }
+  bool is_here(int64_t place) const { return here_[place]; }
+
+ private:
+  double rate(int64_t place) {
+    double rating = call_.worth ? call_.worth[place] : 1;
+    if (call_.products) {
+      if (!nearest_.norm(place)) return -1;  // without a vector: before all others
+      rating *= nearest_.distance(place, here_) * nearest_.norm(place);
+    }
+    return call_.by_gap ? rating * gaps_.width(place) : rating;
+  }
+
+  const EdgekvThinning& call_;
+  std::vector<char> here_;
+  Gaps gaps_;
+  Nearest nearest_;
+};
+
+}  // namespace
+
+int64_t edgekv_thin_out(const EdgekvThinning* call, int64_t num_pages, int64_t* gone,
+                        int64_t* missing) {
+  Thinning thinning(*call);
+  while (num_pages > 0) {
+    const int64_t place = thinning.lowest();
+    if (place < 0) break;
+    num_pages -= thinning.pages(place);
+    thinning.forget(place);
+  }
+  *missing = std::max<int64_t>(num_pages, 0);
+  int64_t num_gone = 0;
+  for (int64_t place = 0; place < call->num_past; ++place)
+    if (!thinning.is_here(place)) gone[num_gone++] = place;
+  return num_gone;
+}
