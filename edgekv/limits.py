@@ -245,7 +245,7 @@ def _choose_for_tokens(
     if not len(loose):
         return loose.ids
     num_pages = min(limits.cache.geometry.pages_for(num_tokens), int(loose.num_pages.sum()))
-    return loose.ids[choose(sequence, rule, loose, num_pages)]
+    return choose(sequence, rule, loose, num_pages)
 
 
 def shrink(fork: Sequence, rule: RetentionRule, limits: Limits, max_tokens: int) -> None:

@@ -8,6 +8,8 @@ Does not know: reference counts. Calls that take pages out return them; the call
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +27,15 @@ from edgekv.cache.snapshot import frozen
 from edgekv.cache.state import SequenceState, check_state
 from edgekv.cache.table import ID, SHIFT, VALID, PageTable
 from edgekv.native.layout import LayoutDropper
+
+
+class SavedLayout(NamedTuple):
+    """The tokens that a layout held. R position axes."""
+
+    entries: NDArray[np.int32]  # (num_pages, 2 + 2 R)
+    segments: bytes  # of rows of segment_dtype, far faster to copy than an array
+    next_position: NDArray[np.int32]  # (R,)
+    num_tokens: int
 
 
 class Layout:
@@ -45,15 +56,20 @@ class Layout:
         twin._dropper = None
         return twin
 
-    def become(self, before: Layout) -> None:
-        """Hold the tokens of ``before``, which this layout held once; ids go on from where they
+    def saved(self) -> SavedLayout:
+        """What ``become`` needs to hold the same tokens again."""
+        rows = self.segments.rows.tobytes()
+        return SavedLayout(self.table.rows.copy(), rows, self.next_position.copy(), self.num_tokens)
+
+    def become(self, saved: SavedLayout) -> None:
+        """Hold the tokens of ``saved``, which this layout held once; ids go on from where they
         are."""
         table, segments = self.table, self.segments
-        table.num_pages = before.table.num_pages
-        table.rows[:] = before.table.rows
-        segments.fill(before.segments.rows, segments.next_id)
-        self.next_position[:] = before.next_position
-        self.num_tokens = before.num_tokens
+        table.num_pages = len(saved.entries)
+        table.rows[:] = saved.entries
+        segments.fill(np.frombuffer(saved.segments, segments.memory.dtype), segments.next_id)
+        self.next_position[:] = saved.next_position
+        self.num_tokens = saved.num_tokens
 
     @classmethod
     def from_state(cls, state: SequenceState, pages: NDArray[np.int32], max_pages: int) -> Layout:
@@ -120,7 +136,7 @@ class Layout:
         self.next_position += entry.span
 
     def drop(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Forget the segments with ``ids`` (k > 0,): (n,) pages taken out."""
+        """Forget the segments with ``ids`` (k,): (n,) pages taken out."""
         if self._dropper is None:
             self._dropper = LayoutDropper(
                 self.table.memory, self.segments.memory, self.next_position, pinned_kind=SYSTEM_CODE

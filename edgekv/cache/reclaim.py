@@ -72,10 +72,11 @@ class Giver:
         able = np.flatnonzero(self._able)
         offer = self._table.take(able).having(num_pages=self._private[able])
         try:
-            chosen = able[choose(self._sequence, self._rule, offer, num_pages)]
+            ids = choose(self._sequence, self._rule, offer, num_pages)
         except ContextError:  # a rule that lets nothing leave
             self._able[:] = False
             return
+        chosen = self._table.ids.searchsorted(ids)
         self._gone[chosen] = True
         self._able[chosen] = False
         self.has_given = True
@@ -98,9 +99,10 @@ class Giver:
         offer = self._table.take(able).having(num_pages=freed[able])
         wanted = min(num_pages, int(freed[able].sum()))
         try:
-            chosen = able[choose(self._sequence, self._rule, offer, wanted)]
+            ids = choose(self._sequence, self._rule, offer, wanted)
         except ContextError:
             return set()
+        chosen = self._table.ids.searchsorted(ids)
         return set(self._page_ids[joint & np.isin(self._owners, chosen)].tolist())
 
     def leave_with(self, pages: set[int]) -> None:

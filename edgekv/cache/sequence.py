@@ -229,7 +229,7 @@ class Sequence(SequenceView):
         """As ``drop``, of ``ids`` (k > 0,), until it is decided what becomes of them: their pages
         are held until ``let_go``, and ``put_back`` undoes it. Until then nothing else leaves."""
         self._require_settled()
-        before, found_by = self._layout.copy(), self._lineage.entry
+        before, found_by = self._layout.saved(), self._lineage.entry
         pages = self._take_out(ids)
         self._aside = Aside(pages, before, found_by, self.num_tokens)
         self._pool.observer.removed(self, "set aside", ids, rule)
@@ -242,7 +242,8 @@ class Sequence(SequenceView):
             self._pool.observer.decided(self, "let go")
 
     def put_back(self) -> None:
-        """What was set aside is where it was, and what came since is gone."""
+        """What was set aside is where it was, and what came since is gone; pages that it drew from
+        the reserve go back to the pool."""
         if self._aside is None:
             return
         if self._pending is not None:

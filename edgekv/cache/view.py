@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from edgekv.cache.append import Append
 from edgekv.cache.cross import CrossInput
 from edgekv.cache.identity import Entry
-from edgekv.cache.layout import Layout
+from edgekv.cache.layout import Layout, SavedLayout
 from edgekv.cache.lineage import Lineage
 from edgekv.cache.pool import PoolState
 from edgekv.cache.reserve import Reserve
@@ -32,7 +32,7 @@ class Aside(NamedTuple):
     """What was dropped and may be wanted back."""
 
     pages: NDArray[np.int32]  # (n,) still held
-    before: Layout
+    before: SavedLayout
     found_by: Entry | None
     num_tokens: int  # that were left
 
@@ -120,7 +120,8 @@ class SequenceView:
 
     @property
     def num_frames(self) -> int:
-        return int(np.count_nonzero(self._layout.segments.rows["kind"] == FRAME_CODE))
+        kinds = self._layout.segments.rows["kind"]
+        return kinds.tobytes().count(FRAME_CODE)  # far faster to search than an array
 
     def num_tokens_in(self, segment_ids: NDArray[np.int64]) -> int:
         """Tokens in the segments with these ids (k,). Raises ValueError: unknown, repeated."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from edgekv.errors import CacheError
 from edgekv.native import ort_library_path
+from edgekv.native.memory import address
 
 _UNKNOWN, _REPEATED = 1, 2
 _P, _N = ctypes.c_void_p, ctypes.c_int64
@@ -65,19 +66,19 @@ class LayoutDropper:
         self._released = np.empty(len(entries), dtype=np.int32)
         self._ids = np.empty((2, segments.size), dtype=np.int64)  # and scratch
         self._state = _State(
-            entries.ctypes.data,
+            address(entries),
             0,
             next_position.size,
-            segments.ctypes.data,
+            address(segments),
             0,
             segments.itemsize,
             0,
-            next_position.ctypes.data,
+            address(next_position),
             0,
         )
         self._at = ctypes.addressof(self._state)
-        self._ids_at, self._places_at = (row.ctypes.data for row in self._ids)
-        self._released_at = self._released.ctypes.data
+        self._ids_at, self._places_at = (address(row) for row in self._ids)
+        self._released_at = address(self._released)
         self._pinned_kind = pinned_kind
         self._drop = _library()
 

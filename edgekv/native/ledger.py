@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from edgekv.errors import CacheError
 from edgekv.native import ort_library_path
+from edgekv.native.memory import address
 
 Pages = NDArray[np.int32]  # (n,) page ids
 
 _OUTSIDE, _REPEATED, _UNHELD = 1, 2, 3
 _P, _N = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES: dict[str, list[type]] = {
-    **dict.fromkeys(("take", "retain", "release", "keep", "hold", "forget"), [_P, _P, _N]),
+    **{name: [_P, _P, _N] for name in ("take", "retain", "release", "keep", "hold", "forget")},
     "fence": [_P, _P, _P, _N],
     "unfence": [_P, _P, _N, _P],
 }
@@ -56,10 +57,10 @@ class Ledger:
         self._stamps = np.zeros(num_pages, dtype=np.int64)  # scratch
         self._ids = np.empty(num_pages, dtype=np.int32)  # scratch: pages of one call
         arrays = (self.free, self.refs, self.fences, self.kept, self._stamps)
-        at = (array.ctypes.data for array in arrays)
+        at = (address(array) for array in arrays)
         self._state = _State(num_pages, 0, 0, 0, 0, 0, 0, *at)
         self._at = ctypes.addressof(self._state)
-        self._ids_at = self._ids.ctypes.data
+        self._ids_at = address(self._ids)
         calls = _library()
         self._take, self._retain, self._release = (
             calls["take"],
@@ -90,7 +91,7 @@ class Ledger:
     def take(self, num_pages: int) -> Pages:
         """``num_pages`` free pages, as many as are free at most: (num_pages,), each held once."""
         pages = np.empty(num_pages, dtype=np.int32)
-        self._take(self._at, pages.ctypes.data, num_pages)
+        self._take(self._at, address(pages), num_pages)
         return pages
 
     def retain(self, pages: Pages) -> None:
@@ -120,19 +121,19 @@ class Ledger:
         counts = np.array([row.size for row in rows], dtype=np.int64)
         for row in rows:
             self._check_form(row)
-        code = self._fence(self._at, pages.ctypes.data, counts.ctypes.data, counts.size)
+        code = self._fence(self._at, address(pages), address(counts), counts.size)
         if code:
             self._refuse(code, pages)
         return pages
 
     def unfence(self, pages: Pages) -> None:
         """Undo ``fence``; what nobody holds or fences any more goes as in ``release``."""
-        self._unfence(self._at, pages.ctypes.data, pages.size, self._ids_at)
+        self._unfence(self._at, address(pages), pages.size, self._ids_at)
 
     def index(self, pages: Pages) -> NDArray[np.intp]:
         """``pages`` (n,) to look something up with. Raises ValueError for ids out of range."""
         self._check_form(pages)
-        if pages.size and not (0 <= pages.min() and pages.max() < self.num_pages):
+        if pages.size and not (pages.min() >= 0 and pages.max() < self.num_pages):
             self._refuse(_OUTSIDE, pages)
         return pages.astype(np.intp)
 

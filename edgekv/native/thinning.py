@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.native import ort_library_path
+from edgekv.native.memory import address
 
 _P, _N = ctypes.c_void_p, ctypes.c_int64
 
@@ -49,15 +50,15 @@ def thin_out(
     arrays = [_whole(pages, np.int32), _whole(worth, np.float64), _whole(products, np.float32)]
     segments = np.ascontiguousarray(segments)
     call = _Call(
-        segments.ctypes.data,
+        address(segments),
         segments.itemsize,
         segments.size,
         num_past,
-        *(None if array is None else array.ctypes.data for array in arrays),
+        *(None if array is None else address(array) for array in arrays),
         by_gap,
     )
     out = np.empty(num_past + 1, dtype=np.int64)
-    at = out.ctypes.data
+    at = address(out)
     num_gone = _library()(ctypes.addressof(call), num_pages, at + out.itemsize, at)
     return out[1 : 1 + num_gone], int(out[0])
 

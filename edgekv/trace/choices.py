@@ -8,7 +8,6 @@ Does not know: the cache beyond the sequence it is given; rules that have no nam
 
 from __future__ import annotations
 
-
 import numpy as np
 
 from edgekv.cache import Sequence

@@ -73,6 +73,7 @@ int32_t find_all(EdgekvLayout& layout, const int64_t* ids, int64_t n, int32_t pi
 
 int32_t edgekv_layout_drop(EdgekvLayout* layout, const int64_t* ids, int64_t n, int32_t pinned_kind,
                            int32_t* released, int64_t* places) {
+  if (!n) return EDGEKV_LAYOUT_DONE;
   if (const int32_t code = find_all(*layout, ids, n, pinned_kind, places)) return code;
   const Segments segments(*layout);
   const int64_t num_axes = layout->num_axes, width = 2 + 2 * num_axes;

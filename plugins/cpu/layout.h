@@ -38,7 +38,7 @@ enum EdgekvLayoutCode {
   EDGEKV_LAYOUT_PINNED = 3,    // a segment of kind pinned_kind
 };
 
-// Takes out the segments with these n > 0 ids; the shift of every entry behind one is lowered by its
+// Takes out the segments with these n ids; the shift of every entry behind one is lowered by its
 // span. `released` gets the pages taken out, in order, and has room for num_pages; `places` is
 // scratch for n numbers.
 __attribute__((visibility("default"))) int32_t edgekv_layout_drop(EdgekvLayout*, const int64_t* ids,

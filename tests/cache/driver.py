@@ -20,6 +20,7 @@ OPERATIONS: dict[str, int] = {  # how often each is played
     "abort_step": 4,
     "abort_append": 4,
     "drop": 8,
+    "set_aside": 10,
     "evict": 14,
     "insert": 30,
     "truncate": 6,

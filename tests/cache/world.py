@@ -12,7 +12,7 @@ import numpy as np
 from edgekv.cache import Append
 from edgekv.cache.retention import Watermarks
 from edgekv.errors import CacheError, ContextError, OutOfPagesError
-from tests.cache.compare import assert_same
+from tests.cache.compare import assert_same, assert_same_held
 from tests.cache.helpers import make_room
 from tests.cache.naive import NaiveSequence
 from tests.cache.world_state import InFlight, Known, Pending, WorldState, state_of
@@ -273,6 +273,49 @@ class World(WorldState):
         sequence.drop(ids)
         naive.drop(set(ids))
         return bool(ids)
+
+    def set_aside(self, which: int, mask: int, fate: int, size: int) -> bool:
+        """Segments leave until it is decided what becomes of them; something may come meanwhile."""
+        if not self.pairs:
+            return False
+        place = which % len(self.pairs)
+        sequence, naive = self._pick(which)
+        leaving = [s for i, s in enumerate(naive.segments) if mask >> (i % 16) & 1]
+        ids = np.array([s.id for s in leaving if s.kind != "system"], np.int64)
+        if sequence.pending is not None or not ids.size:
+            self._refuses(lambda: sequence.set_aside(np.append(ids, -1)))
+            return False
+        as_it_was, before = copy.deepcopy(naive), self.cache.snapshot()
+        kept = self._as_stored(sequence, naive, set(ids.tolist()))
+        sequence.set_aside(ids)
+        naive.drop(set(ids.tolist()))
+        self.check()
+        for refused in (sequence.drop, sequence.set_aside):
+            self._refuses(lambda refused=refused: refused(sequence.segment_table().ids[-1:]))
+        if naive.num_tokens:
+            self._refuses(lambda: sequence.truncate(naive.num_tokens - 1))
+        if fate % 3 == 0:
+            sequence.let_go()
+            self.stored.setdefault(sequence.id, {}).update({s.segment.id: s for s in kept})
+            return True
+        num_tokens = 1 + size % 9
+        takes_free_pages = sequence.pages_needed("text", num_tokens) <= self.cache.counts.free
+        if fate % 3 == 1 and takes_free_pages and not sequence.reserved_pages.size:
+            self._append_in_vain(sequence, num_tokens)
+        sequence.put_back()
+        as_it_was.next_id = sequence.next_segment_id
+        self.pairs[place] = (sequence, as_it_was)
+        assert_same_held(before, self.cache.snapshot())
+        return True
+
+    def _append_in_vain(self, sequence: Sequence, num_tokens: int) -> None:
+        """Tokens that come while something is set aside, and go when it is put back."""
+        try:
+            append = sequence.append("text", num_tokens)
+        except (ContextError, OutOfPagesError):
+            return
+        if num_tokens % 2:
+            self.cache.begin_step([append]).commit()
 
     def insert(self, which: int, mask: int, reach: int, *_: int) -> bool:
         """Some of what was dropped comes back."""

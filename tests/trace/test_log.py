@@ -60,7 +60,7 @@ def test_everything_that_happened_is_read_again(tmp_path: Path) -> None:
     assert isinstance(fourth, Planned)
     assert (fourth.extend, fourth.tail_tokens, fourth.pages) == (True, 1, ())
     assert [event.committed for event in of_type(events, Settled)] == [True] * 4 + [False]
-    assert of_type(events, Dropped)[0][2:] == ("by hand", (1,))
+    assert of_type(events, Dropped)[0][2:] == ("by hand", (1,), False)
     assert [event.at_us for event in events] == sorted(event.at_us for event in events)
     last = events[-1]
     assert isinstance(last, Counted)
@@ -140,10 +140,10 @@ def test_a_changed_byte_is_found_wherever_it_is(tmp_path: Path) -> None:
     [
         (b"", "the file is empty"),
         (b"this is not a trace", "not a trace written by edgekv"),
-        (b"EDGEKVT\n\x02\x00\x10\x00" + bytes(99), "trace format 2, this edgekv reads format 3"),
-        (b"EDGEKVT\n\x09\x00\x10\x00" + bytes(99), "trace format 9, this edgekv reads format 3"),
-        (b"EDGEKVT\n\x03\x00\xff\xff", "ends inside its header"),
-        (b"EDGEKVT\n\x03\x00\x02\x00{}" + bytes(4), "the header is damaged"),
+        (b"EDGEKVT\n\x03\x00\x10\x00" + bytes(99), "trace format 3, this edgekv reads format 4"),
+        (b"EDGEKVT\n\x09\x00\x10\x00" + bytes(99), "trace format 9, this edgekv reads format 4"),
+        (b"EDGEKVT\n\x04\x00\xff\xff", "ends inside its header"),
+        (b"EDGEKVT\n\x04\x00\x02\x00{}" + bytes(4), "the header is damaged"),
     ],
 )
 def test_what_is_no_log_is_refused(tmp_path: Path, data: bytes, said: str) -> None:

@@ -54,11 +54,11 @@ def offered(sequence: Sequence, rule: RetentionRule) -> SegmentTable:
 def choose(
     sequence: Sequence, rule: RetentionRule, offer: SegmentTable, num_pages: int
 ) -> NDArray[np.int64]:
-    """Which of ``offer``, segments of ``sequence``, ``rule`` would drop: (k,) indices, ascending.
+    """Which of ``offer``, segments of ``sequence``, ``rule`` would drop: (k,) ids, ascending.
     Whoever observes the cache is told."""
-    chosen = rule.choose(offer, num_pages)
-    sequence.chosen(rule_name(rule), offer, num_pages, offer.ids[chosen])
-    return chosen
+    ids = offer.ids[rule.choose(offer, num_pages)]
+    sequence.chosen(rule_name(rule), offer, num_pages, ids)
+    return ids
 
 
 def may_leave(segments: SegmentTable, *, spare_newest: bool) -> NDArray[np.bool_]:
@@ -98,27 +98,25 @@ def choose_room(
         raise ContextError(f"need {num_pages} pages, {pinned} of {marks.high} are {kept}")
     excess = min(excess, droppable)
     if num_pages <= num_free:
-        return loose.ids[choose(sequence, rule, loose, excess)]
+        return choose(sequence, rule, loose, excess)
     # Pages that forks hold too come free only with the forks.
     private = sequence.private_pages()[which]
     freeable = num_free + int(private.sum())
     if num_pages > freeable:
         raise OutOfPagesError(num_pages, freeable)
-    gone = np.zeros(len(loose), dtype=np.bool_)
-    if excess > 0:
-        gone[choose(sequence, rule, loose, excess)] = True
-    missing = num_pages - num_free - int(private[gone].sum())
+    ids = choose(sequence, rule, loose, excess) if excess > 0 else _NOTHING
+    stays = ~np.isin(loose.ids, ids)
+    missing = num_pages - num_free - int(private[~stays].sum())
     if missing > 0:
-        left = np.flatnonzero(~gone)
-        offer = loose.take(left).having(num_pages=private[left])
-        gone[left[choose(sequence, rule, offer, missing)]] = True
-    return loose.ids[gone]
+        offer = loose.take(stays).having(num_pages=private[stays])
+        ids = np.union1d(ids, choose(sequence, rule, offer, missing))
+    return ids
 
 
 def _loose(table: SegmentTable, *, spare_newest: bool) -> slice | NDArray[np.intp]:
     """Which segments may leave: usually all behind the start, which takes no copies."""
-    able = may_leave(table, spare_newest=spare_newest)
-    num_kept = len(table) - int(np.count_nonzero(able))
-    if not np.count_nonzero(able[:num_kept]):
-        return slice(num_kept, None)
-    return np.flatnonzero(able)
+    kinds = table.kinds.tobytes()  # far faster to search than an array
+    num_pinned = kinds.count(SYSTEM_CODE)
+    if not spare_newest and kinds.rfind(SYSTEM_CODE) < num_pinned:
+        return slice(num_pinned, None)
+    return np.flatnonzero(may_leave(table, spare_newest=spare_newest))

@@ -21,6 +21,10 @@ class Window:
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """The shortest prefix that gives ``num_pages`` pages back."""
-        if num_pages <= 0:
-            return np.empty(0, dtype=np.int64)
-        return np.arange(segments.num_pages.cumsum().searchsorted(num_pages) + 1)
+        place = 0
+        for freed in segments.num_pages:
+            if num_pages <= 0:
+                break
+            num_pages -= freed
+            place += 1
+        return np.arange(place)
