@@ -9,7 +9,7 @@ import copy
 
 import numpy as np
 
-from edgekv.cache import Append
+from edgekv.cache import Append, Sequence
 from edgekv.cache.retention import Watermarks
 from edgekv.errors import CacheError, ContextError, OutOfPagesError
 from tests.cache.compare import assert_same, assert_same_held

@@ -1,0 +1,92 @@
+"""The native call that thins out the past, against its definition in plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgekv.cache import SegmentTable
+from edgekv.cache.retention.thinning import num_recent, thin_out
+from edgekv.cache.segments import segment_dtype
+
+ENDLESS = 1_000_000
+
+
+def drawn(seed: int) -> SegmentTable:
+    """Segments with gaps between their ids, some alike, some without a vector, some worth
+    nothing, and some whose pages others hold too."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 50))
+    rows = np.zeros(n, segment_dtype(1 + 2 * (seed % 2)))
+    rows["id"] = np.sort(rng.choice(300, n, replace=False))
+    rows["num_pages"] = rng.integers(1, 6, n)
+    looks = rng.standard_normal((max(n // 3, 1), 8))
+    vectors = looks[rng.integers(0, len(looks), n)] + 1e-3 * rng.standard_normal((n, 8))
+    vectors[rng.random(n) < 0.2] = np.nan
+    vectors[rng.random(n) < 0.1] = 0
+    heat = rng.random(n) * (rng.random(n) < 0.6)
+    free = rng.integers(0, 5, n).astype(np.int32) if seed % 3 == 0 else None
+    return SegmentTable(rows, summaries=vectors.astype(np.float32), heat=heat, num_pages=free)
+
+
+def defined(
+    table: SegmentTable,
+    num_pages: int,
+    worth: np.ndarray | None,
+    vectors: np.ndarray | None,
+    by_gap: bool,
+) -> list[int]:
+    """What the docstring of ``thin_out`` says, word for word."""
+    ids, pages, here = table.ids.tolist(), table.num_pages.tolist(), list(range(len(table)))
+    past = range(len(table) - num_recent(len(table)))
+    products = None if vectors is None else vectors @ vectors.T
+
+    def has_vector(i: int) -> bool:
+        return products is not None and bool(products[i, i] > 0)
+
+    def rating(i: int) -> float:
+        rated = 1.0 if worth is None else float(worth[i])
+        if products is not None:
+            if not has_vector(i):
+                return -1.0
+            norms = np.sqrt(products.diagonal())
+            others = [j for j in here if j != i and has_vector(j)]
+            away = [np.float32(1) - products[i, j] / (norms[i] * norms[j]) for j in others]
+            rated *= max(float(min(away, default=np.inf)), 0.0) * float(norms[i])
+        if by_gap:
+            at = here.index(i)
+            inner = 0 < at < len(here) - 1
+            gap = ids[here[at + 1]] - ids[here[at - 1]] if inner else ENDLESS
+            rated *= min(gap, ENDLESS)
+        return rated
+
+    gone: list[int] = []
+    while num_pages > 0 and (able := [i for i in here if i in past and pages[i]]):
+        lowest = min(able, key=rating)
+        here.remove(lowest)
+        gone.append(lowest)
+        num_pages -= pages[lowest]
+    while num_pages > 0:  # the past is not enough: the oldest of what is left
+        num_pages -= pages[here[0]]
+        gone.append(here.pop(0))
+    return sorted(gone)
+
+
+@pytest.mark.parametrize("which", ["gap", "worth", "vectors", "all"])
+def test_the_native_call_does_as_defined(which: str) -> None:
+    num_played = 0
+    for seed in range(60):
+        table = drawn(seed)
+        total = int(table.num_pages.sum())
+        if not total:
+            continue
+        worth = table.heat if which in ("worth", "all") else None
+        vectors = table.summaries if which in ("vectors", "all") else None
+        by_gap = which in ("gap", "vectors", "all")
+        for num_pages in {1, total // 4, total // 2, total}:
+            chosen = thin_out(table, num_pages, worth=worth, vectors=vectors, by_gap=by_gap)
+            assert chosen.dtype == np.int64
+            wanted = defined(table, num_pages, worth, vectors, by_gap)
+            assert chosen.tolist() == wanted, f"seed {seed}, {num_pages} of {total} pages"
+            num_played += 1
+    assert num_played > 150
