@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,8 @@ from edgekv.drawing import Drawing
 from edgekv.executors.ort_cpu import OrtDecoder
 from tests.session.helpers import Picture
 from tests.waiting import in_another_thread
+
+UNSEEN = itertools.count(10**6)  # pictures that no session has computed, so that one must
 
 
 @pytest.mark.parametrize(
@@ -159,7 +162,7 @@ def test_pushing_from_two_threads_is_an_error_and_never_a_crash(
 
         with monkeypatch.context() as patch:
             patch.setattr(OrtDecoder, "run", run_beside)
-            push(1)
+            push(next(UNSEEN))
         assert outcomes == [refused, "pushed"]
 
         def push_many(k: int) -> None:
