@@ -20,21 +20,6 @@ from edgekv.native.memory import address
 _P, _N = ctypes.c_void_p, ctypes.c_int64
 
 
-class _Call(ctypes.Structure):
-    """``EdgekvThinning``."""
-
-    _fields_ = (
-        ("segments", _P),
-        ("segment_bytes", _N),
-        ("num_segments", _N),
-        ("num_past", _N),
-        ("pages", _P),
-        ("worth", _P),
-        ("products", _P),
-        ("by_gap", ctypes.c_int32),
-    )
-
-
 def thin_out(
     segments: NDArray[np.void],  # (n,) fields as in ``segment_dtype``
     num_past: int,
@@ -47,19 +32,21 @@ def thin_out(
 ) -> tuple[NDArray[np.int64], int]:
     """Which of the first ``num_past`` segments leave for ``num_pages``: (k,) ascending, and the
     pages that these do not give back."""
-    arrays = [_whole(pages, np.int32), _whole(worth, np.float64), _whole(products, np.float32)]
     segments = np.ascontiguousarray(segments)
-    call = _Call(
+    arrays = [_whole(pages, np.int32), _whole(worth, np.float64), _whole(products, np.float32)]
+    out = np.empty(num_past + 1, dtype=np.int64)
+    at = address(out)
+    num_gone = _library()(
         address(segments),
         segments.itemsize,
         segments.size,
         num_past,
         *(None if array is None else address(array) for array in arrays),
         by_gap,
+        num_pages,
+        at + out.itemsize,
+        at,
     )
-    out = np.empty(num_past + 1, dtype=np.int64)
-    at = address(out)
-    num_gone = _library()(ctypes.addressof(call), num_pages, at + out.itemsize, at)
     return out[1 : 1 + num_gone], int(out[0])
 
 
@@ -70,5 +57,6 @@ def _whole(array: NDArray[Any] | None, dtype: type) -> NDArray[Any] | None:
 @cache
 def _library() -> Callable[..., int]:
     function = ctypes.CDLL(str(ort_library_path())).edgekv_thin_out
-    function.argtypes, function.restype = [_P, _N, _P, _P], _N
+    function.argtypes = [_P, _N, _N, _N, _P, _P, _P, ctypes.c_int32, _N, _P, _P]
+    function.restype = _N
     return function

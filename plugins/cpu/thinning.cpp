@@ -11,10 +11,19 @@ namespace {
 
 constexpr double kEndless = 1e6;  // segments
 
+struct Call {
+  const unsigned char* segments;
+  int64_t segment_bytes, num_segments, num_past;
+  const int32_t* pages;
+  const double* worth;
+  const float* products;
+  bool by_gap;
+};
+
 // How far apart the neighbours of each segment stand, counted in ids, while segments leave.
 class Gaps {
  public:
-  explicit Gaps(const EdgekvThinning& call) : call_(call), links_(call.num_segments) {
+  explicit Gaps(const Call& call) : call_(call), links_(call.num_segments) {
     for (int64_t i = 0; i < call.num_segments; ++i) links_[i] = {i - 1, i + 1};
   }
 
@@ -38,14 +47,14 @@ class Gaps {
     return reinterpret_cast<const EdgekvSegment*>(call_.segments + place * call_.segment_bytes)->id;
   }
 
-  const EdgekvThinning& call_;
+  const Call& call_;
   std::vector<Link> links_;
 };
 
 // How far each segment's vector is from the nearest other one that is still there, 1 - cosine.
 class Nearest {
  public:
-  explicit Nearest(const EdgekvThinning& call)
+  explicit Nearest(const Call& call)
       : call_(call), norms_(call.products ? call.num_segments : 0), found_(norms_.size()) {
     const auto n = static_cast<int64_t>(norms_.size());
     for (int64_t i = 0; i < n; ++i) {
@@ -79,14 +88,14 @@ class Nearest {
     return best;
   }
 
-  const EdgekvThinning& call_;
+  const Call& call_;
   std::vector<float> norms_;
   std::vector<Found> found_;
 };
 
 class Thinning {
  public:
-  explicit Thinning(const EdgekvThinning& call)
+  explicit Thinning(const Call& call)
       : call_(call), here_(call.num_segments, 1), gaps_(call), nearest_(call) {}
 
   int64_t pages(int64_t place) const {
@@ -122,7 +131,7 @@ class Thinning {
     return call_.by_gap ? rating * gaps_.width(place) : rating;
   }
 
-  const EdgekvThinning& call_;
+  const Call& call_;
   std::vector<char> here_;
   Gaps gaps_;
   Nearest nearest_;
@@ -130,9 +139,13 @@ class Thinning {
 
 }  // namespace
 
-int64_t edgekv_thin_out(const EdgekvThinning* call, int64_t num_pages, int64_t* gone,
+int64_t edgekv_thin_out(const unsigned char* segments, int64_t segment_bytes, int64_t num_segments,
+                        int64_t num_past, const int32_t* pages, const double* worth,
+                        const float* products, int32_t by_gap, int64_t num_pages, int64_t* gone,
                         int64_t* missing) {
-  Thinning thinning(*call);
+  const Call call{segments, segment_bytes, num_segments, num_past,
+                  pages,    worth,         products,     by_gap != 0};
+  Thinning thinning(call);
   while (num_pages > 0) {
     const int64_t place = thinning.lowest();
     if (place < 0) break;
@@ -141,7 +154,7 @@ int64_t edgekv_thin_out(const EdgekvThinning* call, int64_t num_pages, int64_t* 
   }
   *missing = std::max<int64_t>(num_pages, 0);
   int64_t num_gone = 0;
-  for (int64_t place = 0; place < call->num_past; ++place)
+  for (int64_t place = 0; place < num_past; ++place)
     if (!thinning.is_here(place)) gone[num_gone++] = place;
   return num_gone;
 }
