@@ -120,6 +120,10 @@ class Sequence(SequenceView):
         pending, or the sequence is closed), ValueError; nothing is changed then.
         """
         self._require_idle()
+        if extend and self._aside is not None and self.num_tokens == self._aside.num_tokens:
+            raise CacheError(
+                f"sequence {self.id} has set something aside: what it ended with cannot grow"
+            )
         self._pending, allocation_ns = self._planner.plan(
             self,
             kind,
@@ -248,10 +252,10 @@ class Sequence(SequenceView):
             return
         if self._pending is not None:
             self.abort(self._pending)
-        aside, self._aside = self._aside, None
-        self.truncate(aside.num_tokens)
-        self._layout.become(aside.before)
-        self._lineage.entry = aside.found_by
+        self.truncate(self._aside.num_tokens)
+        self._layout.become(self._aside.before)
+        self._lineage.entry = self._aside.found_by
+        self._aside = None
         self._pool.observer.decided(self, "put back")
 
     def _take_out(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:

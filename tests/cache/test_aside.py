@@ -98,6 +98,21 @@ def test_others_cannot_have_the_pages(cache: PageCache, sequence: Sequence) -> N
         other.append("text", 4 * (cache.counts.free + 1))
 
 
+def test_what_was_there_does_not_grow_meanwhile(cache: PageCache, sequence: Sequence) -> None:
+    """Its last page might be replaced by a copy, and then there was no way back."""
+    add(cache, sequence, "text", 3)
+    with sequence.fork():
+        before = cache.snapshot()
+        sequence.set_aside(ids(1))
+        with pytest.raises(CacheError, match="cannot grow"):
+            sequence.append("text", 1, extend=True)
+        add(cache, sequence, "text", 3)
+        add(cache, sequence, "text", 3, extend=True)
+        sequence.put_back()
+        assert_same_held(before, cache.snapshot())
+        check(cache.snapshot())
+
+
 def test_closing_lets_go(cache: PageCache, sequence: Sequence) -> None:
     sequence.set_aside(ids(1))
     sequence.close()
