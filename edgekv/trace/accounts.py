@@ -14,10 +14,19 @@ from numpy.typing import NDArray
 from edgekv.trace.axis import tick_text
 from edgekv.trace.events import FRAME, SYSTEM
 from edgekv.trace.lives import RECALLED, RESERVED, SequenceLife
+from edgekv.trace.moves import RECLAIM
 from edgekv.trace.phrases import listed, many, was
 from edgekv.trace.view import View
 
 MAX_SESSIONS = 6  # that have a line
+MAX_RECALLS = 8  # questions of a session of which it says what they brought back
+# What rules let go first.
+_CHOICES = {
+    "window": "the oldest first",
+    "uniform": "thinned out evenly",
+    "novelty": "those most like others first",
+    "least-attended": "those that questions looked at least first",
+}
 
 
 class Times:
@@ -69,10 +78,10 @@ def _did(view: View, life: SequenceLife, times: Times) -> str:
         mine = [drop for drop in drops if drop.rule == rule]
         count = sum(drop.num_frames for drop in mine)
         parts.append(
-            f"{count:,} {was(count)} evicted {because(rule)}, {times.span([d.at_us for d in mine])}"
+            f"{count:,} {was(count)} let go {because(rule)}, {times.span([d.at_us for d in mine])}"
         )
     if life.num_frames and not drops:
-        parts.append("none was evicted")
+        parts.append("none was let go")
     questions = [
         other
         for other in view.timeline.sequences.values()
@@ -87,26 +96,34 @@ def _did(view: View, life: SequenceLife, times: Times) -> str:
         if len(which) == len(questions):
             who = "they" if len(which) > 1 else "it"
         parts.append(
-            f"{who} brought {many(back, 'old frame')} back from disk{_of(view, questions)}"
+            f"{who} brought {many(back, 'old frame')} back from disk: {_recalls(view, questions)}"
         )
     return "; ".join(parts)
 
 
-def _of(view: View, questions: list[SequenceLife]) -> str:
-    """When the frames that questions brought back had been seen; nothing if that is not known."""
+def _recalls(view: View, questions: list[SequenceLife]) -> str:
+    """Which frames each question brought back, by when they had been seen; of many questions, and
+    without stream times, how many."""
     lives, times = view.timeline.lives, Times(view)
-    mine = np.isin(np.asarray(lives.sequence, np.int64), [question.id for question in questions])
-    mine &= np.asarray(lives.kind, np.int8) == RECALLED
-    seen_s = np.asarray(lives.time_s, np.float64)[mine]
-    if not view.clock.is_stream or not np.isfinite(seen_s).all():
-        return ""
-    return f", seen between {times.text(seen_s.min())} and {times.text(seen_s.max())}"
+    is_recalled = np.asarray(lives.kind, np.int8) == RECALLED
+    sequence, seen_s = np.asarray(lives.sequence, np.int64), np.asarray(lives.time_s, np.float64)
+    parts = []
+    for question in [q for q in questions if q.num_recalled][: MAX_RECALLS + 1]:
+        seen = seen_s[is_recalled & (sequence == question.id)]
+        what = f"at {times.at(question.opened_us)} {seen.size:,}"
+        if view.clock.is_stream and np.isfinite(seen).all():
+            texts = list(dict.fromkeys(times.text(at) for at in np.sort(seen)))
+            when = listed(texts) if len(texts) <= 4 else f"{texts[0]} to {texts[-1]}"
+            what += f" (seen {when})"
+        parts.append(what)
+    return ", ".join(parts[:MAX_RECALLS]) + (" …" if len(parts) > MAX_RECALLS else "")
 
 
 def because(rule: str) -> str:
     """Who wanted frames to leave."""
-    special = {"": "by the caller", "reclaim": "because another session needed room"}
-    return special.get(rule, f"by the rule “{rule}”")
+    if rule in ("", RECLAIM):
+        return "because another session needed room" if rule else "by the caller"
+    return f"by the rule “{rule}”" + (f" ({_CHOICES[rule]})" if rule in _CHOICES else "")
 
 
 def pages_of_note(view: View) -> Iterator[str]:
@@ -121,15 +138,22 @@ def pages_of_note(view: View) -> Iterator[str]:
             "held them any more, and they were kept in case the same came again."
         )
         if any(drop.num_frames for drop in view.timeline.drops):
-            yield "What came to a session after its first eviction was its own, and never cached."
+            yield "Once a session had let frames go, what came to it was its own, and never cached."
+    if (reserved := _most_reserved(view)) > 0:
+        yield (
+            f"At most {many(reserved, 'page')} at once {was(reserved)} reserved: promised to what "
+            "was to be written, and empty until then."
+        )
+
+
+def _most_reserved(view: View) -> int:
+    """Pages that were reserved at once."""
     spans, kinds = view.timeline.holders.spans, np.asarray(view.timeline.lives.kind, np.int8)
     reserved = kinds[np.asarray(spans.life, np.int64)] == RESERVED
-    if reserved.any():
-        pages = np.unique(np.asarray(spans.page, np.int64)[reserved])
-        yield (
-            f"{many(pages.size, 'page')} {was(pages.size)} reserved at times: promised to what was "
-            "to be written, and empty until then."
-        )
+    begun = np.sort(np.asarray(spans.from_us, np.int64)[reserved])
+    ended = np.sort(np.asarray(spans.to_us, np.int64)[reserved])
+    open_before = np.arange(1, begun.size + 1) - np.searchsorted(ended, begun, side="right")
+    return int(open_before.max(initial=0))
 
 
 def _shared(view: View) -> Iterator[str]:

@@ -15,6 +15,7 @@ from edgekv.trace.clock import StreamClock
 from edgekv.trace.lives import SequenceLife
 from edgekv.trace.timeline import Timeline
 
+_PROBES = "probes"
 MAX_BARS = 3000  # of contexts, and of the rest
 CONTEXT, FORK, QUESTION, RECALLING, PROBE = range(5)  # RECALLING: a question that brought back
 
@@ -34,6 +35,12 @@ class Bars:
     parent: NDArray[np.int64]  # (n,) -1 = none
     num_answer_tokens: NDArray[np.int64]  # (n,)
     names: tuple[str, ...]  # of the lanes, at least one
+    lane_of: dict[int, int]  # by sequence, of those too that were thinned out
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """Names of the lanes without that of the probes, which is the last; at least one."""
+        return self.names[:-1] if self.names[-1] == _PROBES and self.names[1:] else self.names
 
 
 def make_bars(timeline: Timeline, clock: StreamClock) -> Bars:
@@ -63,6 +70,7 @@ def make_bars(timeline: Timeline, clock: StreamClock) -> Bars:
         np.array([lives[k].parent for k in keep], np.int64),
         np.array([lives[k].num_answer_tokens for k in keep], np.int64),
         names,
+        {life.id: number for life, number in zip(lives, lane.tolist(), strict=True)},
     )
 
 
@@ -101,7 +109,7 @@ def _lanes(
     for k in np.flatnonzero(is_question):
         lanes[k] = where.get(int(session[k]), -1)
     names = [_name(session[contexts][lanes[contexts] == lane]) for lane in range(len(ends))]
-    for rest, name in ((is_question & (lanes < 0), "asked"), (role == PROBE, "probes")):
+    for rest, name in ((is_question & (lanes < 0), "asked"), (role == PROBE, _PROBES)):
         if rest.any():
             lanes[rest] = len(names)
             names.append(name)

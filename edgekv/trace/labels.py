@@ -10,24 +10,30 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from edgekv.trace.axis import clock_text
 from edgekv.trace.bars import PROBE, QUESTION, RECALLING
 from edgekv.trace.events import ANSWER, FRAME, SYSTEM, TEXT
 from edgekv.trace.lives import CACHED, IN_FLIGHT, INPUT, PROBED, RECALLED, RESERVED
-from edgekv.trace.page_map import PageMap
-from edgekv.trace.view import View
+from edgekv.trace.moves import BACK, CHOSEN, FORCED
+from edgekv.trace.page_map import BRIEF, PageMap
+from edgekv.trace.phrases import many
+from edgekv.trace.view import View, typical_life_s
 
 NUM_SESSION_COLOURS = 8  # after which they come again
 # Of what a page holds, by its kind: the name of its colour, and what it means.
 COLOURS = {
     SYSTEM: ("system", "instructions: stay from first to last"),
-    FRAME: ("frame", "frame of video: new → old"),
+    FRAME: ("frame", "frame of video, fading: left = new, right = {age} old or more"),
     RECALLED: ("recalled", "old frame, brought back from disk for one question"),
-    TEXT: ("text", "text, of a question or said"),
+    TEXT: ("text", "text of a question, or said"),
     ANSWER: ("answer", "answer"),
     CACHED: ("cached", "cached: no session holds it, kept in case the same comes again"),
-    INPUT: ("input", "input of cross-attention, held"),
-    PROBED: ("probed", "a tier’s probe: it measures, or finds what a question is about"),
-    RESERVED: ("reserved", "reserved: promised, still empty"),
+    INPUT: ("input", "picture’s input that cross-attention layers read, held"),
+    PROBED: (
+        "probed",
+        "probe: a short trial that times the disk, or finds what a question needs",
+    ),
+    RESERVED: ("reserved", "reserved: promised to what comes next, still empty"),
     IN_FLIGHT: ("flight", "in flight: let go, but a step still reads it"),
 }
 
@@ -40,7 +46,10 @@ def legend(view: View) -> Iterator[tuple[str, str]]:
             shown.update(np.unique(pages.runs.kind).tolist())
     if view.pages_in_flight.any():
         shown.add(IN_FLIGHT)
-    yield from (name for kind, name in COLOURS.items() if kind in shown)
+    age = clock_text(typical_life_s(view))
+    for kind, (name, text) in COLOURS.items():
+        if kind in shown:
+            yield name, text.format(age=age)
     yield "free", "free: nobody’s"
 
 
@@ -61,12 +70,14 @@ def session_legend(view: View) -> Iterator[tuple[str, str]]:
         yield session_colour(number), text
     held = [view.map.sets[k] for k in np.unique(view.map.runs.holders)]
     if any(len(sessions) > 1 for sessions in held):
-        yield "shared", "colours in turn: all those sessions hold the one page"
+        yield "shared", "both colours in stripes: these sessions hold the one page together"
     if 0 in {session for sessions in held for session in sessions}:
-        yield "probed", "no session’s: a tier measures itself"
+        yield "probed", "no session’s: a probe that times the disk"
     for kind in (CACHED, IN_FLIGHT):
         if (view.map.runs.kind == kind).any():
             yield COLOURS[kind]
+    if np.isin(view.map.runs.kind, BRIEF).any():
+        yield "asked", "with edges: text, or there for one question"
     yield "free", "free: nobody’s"
 
 
@@ -78,19 +89,22 @@ def panel_titles(view: View) -> dict[str, str]:
     if view.inputs is not None:
         titles["inputs"] = "Cross-attention’s own pool: " + _pages(view.inputs)
     titles["lanes"] = _lanes(view)
-    titles["left"] = "Frames evicted (red, down)"
-    if view.frames_back.any():
-        titles["left"] += ", brought back for a question (violet, up)"
+    titles["left"] = _left(view)
     titles["used"] = "Pages in use (grey-blue)"
     if view.pages_cached.any():
         titles["used"] += ", cached on top (green)"
     if view.pages_in_flight.any():
-        titles["used"] += ", in flight (orange)"
+        titles["used"] += ", in flight (brown)"
     titles["used"] += f", of {view.timeline.num_pages:,}"
     if view.timeline.lookups.found:
-        titles["hits"] = "Hit rate: segments found in the pool (green), of those looked for (grey)"
-    titles["share"] = "Utilisation: slots of live pages that hold a token"
-    titles["alloc"] = "Allocation latency: median (line), 99th percentile (dots), logarithmic"
+        titles["hits"] = "Looked for in memory before computing (grey), and found there (green)"
+        if view.moves.num(CHOSEN) + view.moves.num(FORCED):
+            titles["hits"] += "; a session that has let frames go looks no more"
+    titles["share"] = "How full the pages in use are: 100% = no place for a token is empty"
+    titles["alloc"] = (
+        "Allocation latency, time to hand out pages, logarithmic: median (green steps, each until "
+        "the next), slowest 1% where it differs (dots)"
+    )
     return titles
 
 
@@ -108,6 +122,22 @@ def _lanes(view: View) -> str:
     roles = set(view.bars.role.tolist())
     title = "Sessions, pale where no frames come in"
     if roles & {QUESTION, RECALLING}:
-        title += "; below each, its questions (pink)"
-    title += ", violet if they brought frames back" if RECALLING in roles else ""
-    return title + ("; a tier’s probes" if PROBE in roles else "")
+        title += "; below each, its questions"
+    return title + (
+        "; probes: short trials of the disk, or of a question" if PROBE in roles else ""
+    )
+
+
+def _left(view: View) -> str:
+    """What left and came back: only the colours that occur."""
+    moves = view.moves
+    colours = []
+    if moves.num(CHOSEN):
+        colours.append("let go by the session itself (red)")
+    if moves.num(FORCED):
+        colours.append("let go for another session (violet)")
+    if moves.num(BACK):
+        colours.append("brought back for a question (orange, up)")
+    if not colours:
+        return "Frames let go: none"
+    return f"Frames {', '.join(colours)}; the longest bar is {many(moves.most, 'frame')}"

@@ -7,13 +7,14 @@ const array = ([type, text]) => {
   return new types[type](bytes.buffer);
 };
 const arrays = (from) => Object.fromEntries(Object.entries(from).map(([key, packed]) => [key, array(packed)]));
-const levels = arrays(data.levels), bars = arrays(data.bars), maps = {};
+const levels = arrays(data.levels), bars = arrays(data.bars), moves = arrays(data.moves), maps = {};
 for (const id in data.maps) {
   const { first, last, runs, lives, sets } = data.maps[id];
   maps[id] = { first: array(first), last, runs: arrays(runs), lives: arrays(lives), sets };
 }
 const C = data.columns, begin = data.begin, end = data.end, kinds = data.kinds;
 const [CONTEXT, FORK, QUESTION, RECALLING, PROBE] = [0, 1, 2, 3, 4];
+const [CHOSEN, FORCED, BACK] = [0, 1, 2]; // why frames move
 const brief = ["text", "answer", "recalled", "probed"];
 
 const clock = (s) => {

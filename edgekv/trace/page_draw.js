@@ -12,9 +12,10 @@ const xCol = (column) => pad.left + (column / C) * inner();
 
 function layout() {
   width = plot.clientWidth;
-  const heights = { left: 48, used: 64, hits: 40, share: 48, alloc: 64 };
+  const heights = { used: 64, hits: 40, share: 48, alloc: 96 };
   for (const id in maps) heights[id] = id === "map" ? 420 : 96;
   heights.lanes = Math.min(data.lanes.length, 8) * 26;
+  heights.left = Math.max(Math.min(data.sessions.length, 8) * 34, 48);
   let y = 0;
   panels = [];
   for (const id in data.panels) {
@@ -41,7 +42,7 @@ function draw() {
   layout();
   const style = getComputedStyle(document.documentElement);
   for (const name of ["bg", "ink", "muted", "grid", "free", "system", "frame-new", "frame-old", "text",
-    "answer", "cached", "recalled", "probed", "input", "reserved", "evict", "level", "flight", "line",
+    "answer", "cached", "recalled", "probed", "input", "reserved", "evict", "forced", "level", "flight", "line",
     "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"]) color[name] = style.getPropertyValue(`--${name}`).trim();
   const g = prepare(picture);
   prepare(cross);
@@ -71,30 +72,35 @@ function grid(g, p, y) {
   g.fillRect(pad.left, Math.round(y), inner(), 1);
 }
 
+function laneNames(g, p, names) {
+  const h = p.h / names.length;
+  if (h >= 14) names.forEach((name, lane) => label(g, name, p.y + lane * h + 8));
+}
+
 const paint = {
   map: pageMap,
   inputs: pageMap,
-  // Frames that left hang from a line, those that came back stand on it.
+  // In each lane frames that left hang from a line, those that came back stand on it.
   left(g, p) {
-    const most = Math.max(1, ...levels.left, ...levels.back), both = levels.back.some((n) => n);
-    const zero = p.y + (both ? p.h / 2 : 0), scale = (p.y + p.h - zero) / most;
-    for (let c = 0; c < C; c++) {
-      g.fillStyle = color.evict;
-      if (levels.left[c]) g.fillRect(xCol(c), zero, Math.max(inner() / C, 1.6), levels.left[c] * scale);
-      g.fillStyle = color.recalled;
-      if (levels.back[c]) g.fillRect(xCol(c), zero - levels.back[c] * scale, 3, levels.back[c] * scale);
+    const both = moves.kind.includes(BACK), h = p.h / data.sessions.length, room = h - 4;
+    const below = both ? room / 2 : room, scale = below / data.most_moved;
+    const zero = (lane) => p.y + lane * h + 2 + room - below;
+    g.fillStyle = both ? color.muted : color.grid;
+    data.sessions.forEach((_, lane) => g.fillRect(pad.left, zero(lane), inner(), 1));
+    for (let k = 0; k < moves.kind.length; k++) {
+      const kind = moves.kind[k], high = moves.count[k] * scale, at = zero(moves.lane[k]) + moves.base[k] * scale;
+      g.fillStyle = color[["evict", "forced", "recalled"][kind]];
+      g.fillRect(xCol(moves.column[k]), kind === BACK ? at - high : at, 3, high);
     }
-    if (both) { label(g, String(most), p.y + 6); g.fillStyle = color.muted; g.fillRect(pad.left, zero, inner(), 1); }
-    label(g, String(most), p.y + p.h - 5);
+    laneNames(g, p, data.sessions);
   },
   lanes(g, p) {
     const h = p.h / data.lanes.length, high = h * 0.54;
-    const below = { [QUESTION]: "answer", [RECALLING]: "recalled", [PROBE]: "probed" };
     for (let i = 0; i < bars.lane.length; i++) {
       const role = bars.role[i], top = p.y + bars.lane[i] * h + 1;
       const rect = (from, to, y, high, least) => g.fillRect(xOf(from), y, Math.max(xOf(to) - xOf(from), least), high);
       if (role > FORK) {
-        g.fillStyle = color[below[role]];
+        g.fillStyle = color[role === PROBE ? "probed" : "text"];
         rect(bars.from[i], bars.to[i], role === PROBE ? top : top + high + 1, h * 0.31, 3);
         continue;
       }
@@ -104,7 +110,7 @@ const paint = {
       g.globalAlpha = 1;
       if (bars.busy_from[i] >= begin) rect(bars.busy_from[i], bars.busy_to[i], top, high, 1.6);
     }
-    if (h >= 14) data.lanes.forEach((name, lane) => label(g, name, p.y + lane * h + 8));
+    laneNames(g, p, data.lanes);
   },
   used(g, p) {
     area(g, p, levels.used.map((used, c) => used + levels.cached[c]), data.most, color.cached);
@@ -128,7 +134,7 @@ const paint = {
   share(g, p) {
     const low = data.share_from;
     grid(g, p, p.y + p.h / 2);
-    line(g, p, levels.share, (v) => (v - low) / (1 - low), color.line);
+    steps(g, p, levels.share, (v) => (v - low) / (1 - low), color.line);
     label(g, "100 %", p.y + 6);
     label(g, `${Math.round(low * 100)} %`, p.y + p.h - 5);
   },
@@ -144,12 +150,12 @@ const paint = {
       const y = p.y + p.h * (1 - (e - from) / (to - from));
       if (e > from && e < to) grid(g, p, y);
       const name = e < 3 ? `${10 ** e} µs` : e < 6 ? `${10 ** (e - 3)} ms` : `${10 ** (e - 6)} s`;
-      if (e === to || e === from || p.h / (to - from) > 20) label(g, name, e === to ? y + 6 : e === from ? y - 5 : y);
+      if (e === to || e === from || p.h / (to - from) > 15) label(g, name, e === to ? y + 6 : e === from ? y - 5 : y);
     }
-    g.fillStyle = color.muted;
-    for (let c = 0; c < C; c++) if (levels.p99[c] >= 0)
-      g.fillRect(xCol(c) - 0.75, p.y + p.h * (1 - part(levels.p99[c])) - 0.75, 1.5, 1.5);
-    line(g, p, levels.p50, part, color.line);
+    steps(g, p, levels.p50, part, color.line);
+    g.fillStyle = color.ink;
+    for (let c = 0; c < C; c++) if (levels.p99[c] > 1.2 * levels.p50[c])
+      g.fillRect(xCol(c) - 1.5, p.y + (p.h - 4) * (1 - part(levels.p99[c])), 4, 4);
   },
 };
 
@@ -169,7 +175,10 @@ function pageMap(g, p) {
     if (kind === "recalled") { g.fillStyle = color.bg; g.fillRect(x - 1, y, wide + 2, high); }
     g.fillStyle = fill(i);
     g.fillRect(x, y, wide, high);
-    if (by === "session" && wide > 5) { g.fillStyle = color.bg; g.globalAlpha = 0.5; g.fillRect(x, y, 1, high); g.globalAlpha = 1; }
+    if (by === "session" && p.id === "map" && isBrief(i)) {
+      g.fillStyle = color.ink;
+      for (const edge of [x, x + wide - 1]) g.fillRect(edge, y, 1, high);
+    } else if (by === "session" && wide > 5) { g.fillStyle = color.bg; g.globalAlpha = 0.5; g.fillRect(x, y, 1, high); g.globalAlpha = 1; }
   }
 }
 
@@ -228,17 +237,19 @@ function area(g, p, values, most, fill) {
   g.fill();
 }
 
-function line(g, p, values, part, stroke) {
+// Each value holds from its column to the next that has one.
+function steps(g, p, values, part, stroke) {
   g.strokeStyle = stroke;
   g.lineWidth = 1.5;
   g.beginPath();
-  let drawn = false;
+  let last = NaN;
   for (let c = 0; c < C; c++) {
     if (!(values[c] >= 0)) continue;
     const y = p.y + 2 + (p.h - 4) * (1 - Math.max(0, Math.min(1, part(values[c]))));
-    if (drawn) g.lineTo(xCol(c + 0.5), y); else g.moveTo(xCol(c + 0.5), y);
-    drawn = true;
+    if (last === last) { g.lineTo(xCol(c), last); g.lineTo(xCol(c), y); } else g.moveTo(xCol(c), y);
+    last = y;
   }
+  if (last === last) g.lineTo(xCol(C), last);
   g.stroke();
 }
 

@@ -14,9 +14,10 @@ function hover(event) {
   else if (over && over.id === "lanes") lines.push(...bar(Math.floor(((y - over.y) / over.h) * data.lanes.length), x));
   else {
     lines.push(`${levels.used[c]} of ${many(data.pages, "page")} in use, ${levels.flight[c]} in flight, ${levels.cached[c]} cached`);
-    lines.push(`utilisation ${(levels.share[c] * 100).toFixed(1)} %`);
-    if (levels.left[c]) lines.push(`${many(levels.left[c], "frame")} evicted here`);
-    if (levels.back[c]) lines.push(`${many(levels.back[c], "frame")} brought back here`);
+    lines.push(`${(levels.share[c] * 100).toFixed(1)} % full`);
+    const said = ["let go by its own rule or the caller", "let go for another session", "brought back for a question"];
+    for (let k = 0; k < moves.kind.length; k++) if (moves.column[k] === c)
+      lines.push(`${data.lanes[moves.lane[k]]}: ${many(moves.count[k], "frame")} ${said[moves.kind[k]]}`);
     if (levels.p50[c] >= 0) lines.push(`allocation ${levels.p50[c].toFixed(1)} µs, 99 % within ${levels.p99[c].toFixed(1)} µs`);
   }
   const head = document.createElement("b");
@@ -39,7 +40,7 @@ function cell({ first, last, runs, lives, sets }, part, c) {
     const whose = held.length ? `held by ${held.length > 1 ? "sessions" : "session"} ${listed(held)}` + (held.length > 1 ? ", stored once" : "") : "";
     if (kind === "reserved") return [`${page}: reserved, still empty`, whose];
     const frame = { frame: "frame", recalled: "recalled frame" }[kind];
-    const name = frame && lives.index[l] >= 0 ? `${frame} ${lives.index[l]}` : { system: "instructions", probed: "a tier’s probe", input: "input of cross-attention" }[kind] || kind;
+    const name = frame && lives.index[l] >= 0 ? `${frame} ${lives.index[l]}` : { system: "instructions", probed: "a probe, a short trial", input: "input of cross-attention" }[kind] || kind;
     const out = [kind === "flight" ? `${page}: in flight, let go while a step still reads it` : `${page}: ${name}`];
     if (whose) out.push(whose);
     if (lives.time[l] >= 0) out.push(`shown at ${clock(lives.time[l])}`);
@@ -49,6 +50,13 @@ function cell({ first, last, runs, lives, sets }, part, c) {
     return out;
   }
   return [`${page}: free`];
+}
+
+// When the frames were shown that a question brought back, oldest first; those that the map shows.
+function recalledBy(sequence) {
+  const { lives } = maps.map;
+  const mine = Array.from(lives.time.keys()).filter((l) => lives.sequence[l] === sequence && kinds[lives.kind[l]] === "recalled");
+  return [...new Set(mine.map((l) => lives.time[l]).sort((a, b) => a - b).map(clock))];
 }
 
 function bar(lane, x) {
@@ -61,9 +69,10 @@ function bar(lane, x) {
       [FORK]: `${session}, a fork of sequence ${bars.parent[i]}`,
       [QUESTION]: `question to ${session}`,
       [RECALLING]: `question to ${session} that brought old frames back`,
-      [PROBE]: "a tier’s probe",
+      [PROBE]: "a probe, a short trial",
     }[bars.role[i]]];
     out.push(`${clock(bars.from[i])} to ${clock(bars.to[i])}, sequence ${bars.sequence[i]}`);
+    if (bars.role[i] === RECALLING) out.push(`frames shown at ${listed(recalledBy(bars.sequence[i]))}`);
     if (bars.tokens[i]) out.push(`${many(bars.tokens[i], "token")} of answer`);
     return out;
   }

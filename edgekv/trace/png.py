@@ -83,9 +83,9 @@ class _Page:
             pixels = striped([stripes], np.zeros((12, wide), np.intp))
             self.sheet.image.paste(Image.fromarray(pixels), (x, y + 1))
         else:
-            outline = GRID if name == "free" else None
-            box = (x, y + 1, x + wide - 1, y + 12)
-            self.sheet.draw.rectangle(box, fill=NAMED[name], outline=outline)
+            outline = {"free": GRID, "asked": INK}.get(name)
+            fill = NAMED["s1" if name == "asked" else name]
+            self.sheet.draw.rectangle((x, y + 1, x + wide - 1, y + 12), fill=fill, outline=outline)
         self.sheet.text(x + wide + 7, y - 2, text, INK, 13)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.trace.colours import FREE, KINDS, NAMED, OLD_FRAME, WHITE, Colour
+from edgekv.trace.colours import FREE, INK, KINDS, NAMED, OLD_FRAME, WHITE, Colour
 from edgekv.trace.events import FRAME
 from edgekv.trace.labels import session_colour
 from edgekv.trace.lives import CACHED, IN_FLIGHT, RECALLED, RESERVED
@@ -68,24 +68,28 @@ def kind_pixels(view: View, pages: PageMap, width: int, height: int) -> NDArray[
 
 def session_pixels(view: View, pages: PageMap, width: int, height: int) -> NDArray[np.uint8]:
     """(height, width, 3) of one pool, by who holds its pages. A light line is where a page begins
-    to show something else."""
+    to show something else; what came for a question has dark edges."""
     stripes = [tuple(NAMED[session_colour(number)] for number in held) for held in pages.sets]
     stripes += [(FREE,), (KINDS[CACHED],), (KINDS[IN_FLIGHT],)]
     free, cached, in_flight = range(len(pages.sets), len(stripes))
     stripes[0] = (FREE,)
     which = np.full((pages.num_rows, width), free, np.intp)
-    begins = np.zeros((pages.num_rows, width), np.bool_)
+    # 0 = as it is, 1 = a light line, 2 = a dark edge
+    edges = np.zeros((pages.num_rows, width), np.int8)
     runs, (starts, stops) = pages.runs, _places(view, pages, width)
     shown = np.where(runs.kind == CACHED, cached, runs.holders)
     shown = np.where(runs.kind == IN_FLIGHT, in_flight, shown)
     for k in np.argsort(np.isin(runs.kind, BRIEF), kind="stable"):
         which[runs.row[k], starts[k] : stops[k]] = shown[k]
-        begins[runs.row[k], starts[k] : stops[k]] = False
-        begins[runs.row[k], starts[k]] = stops[k] - starts[k] > _RECALLED
+        is_brief = runs.kind[k] in BRIEF
+        edges[runs.row[k], starts[k] : stops[k]] = 0
+        edges[runs.row[k], starts[k]] = 2 * is_brief or stops[k] - starts[k] > _RECALLED
+        edges[runs.row[k], stops[k] - 1] += 2 * is_brief
     rows = np.arange(height) * pages.num_rows // height
     colours = striped(stripes, which[rows])
     lighter = (colours.astype(np.int16) + 2 * 255) // 3
-    return np.where(begins[rows][..., None], lighter, colours).astype(np.uint8)
+    colours = np.where(edges[rows][..., None] == 1, lighter, colours)
+    return np.where(edges[rows][..., None] >= 2, INK, colours).astype(np.uint8)
 
 
 def _places(view: View, pages: PageMap, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

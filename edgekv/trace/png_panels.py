@@ -12,27 +12,41 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from edgekv.trace.axis import microseconds
-from edgekv.trace.bars import FORK, PROBE, RECALLING
-from edgekv.trace.colours import EVICT, GRID, KINDS, LEVEL, LINE, MUTED, NAMED, paler, readable_on
-from edgekv.trace.events import ANSWER
+from edgekv.trace.bars import FORK, PROBE
+from edgekv.trace.colours import (
+    EVICT,
+    FORCED,
+    GRID,
+    INK,
+    KINDS,
+    LEVEL,
+    LINE,
+    MUTED,
+    NAMED,
+    Colour,
+    paler,
+    readable_on,
+)
+from edgekv.trace.events import TEXT
 from edgekv.trace.labels import session_colour
 from edgekv.trace.lives import CACHED, IN_FLIGHT, PROBED, RECALLED
+from edgekv.trace.moves import BACK
 from edgekv.trace.page_map import PageMap
 from edgekv.trace.png_map import kind_pixels, session_pixels
 from edgekv.trace.png_sheet import INNER, LEFT, Sheet, font
 from edgekv.trace.view import View, share_floor
 
-LANE_HEIGHT, MAX_LANES = 26, 8  # of more lanes each is lower
+LANE_HEIGHT, MOVES_HEIGHT, MAX_LANES = 26, 34, 8  # of more lanes each is lower
 _HEIGHTS = {
     "map": 420,
     "whose": 300,
     "inputs": 96,
-    "left": 48,
     "used": 64,
     "hits": 40,
     "share": 48,
-    "alloc": 64,
+    "alloc": 96,
 }
+_MOVES: tuple[Colour, ...] = (EVICT, FORCED, KINDS[RECALLED])  # CHOSEN, FORCED, BACK
 _BAR, _BELOW = 14, 8  # pixels of a lane for its session, and for the questions
 
 
@@ -77,20 +91,23 @@ class Panels:
             self._sheet.label(y + high - 16, str(last))
 
     def _left(self, y: int, high: int) -> None:
-        """Frames that left hang from a line, those that came back stand on it."""
-        left, back = self._view.frames_left, self._view.frames_back
-        most = max(int(left.max(initial=0)), int(back.max(initial=0)), 1)
-        line = y + (high // 2 if back.any() else 0)
-        scale = (y + high - line) / most
-        for c in np.flatnonzero(left).tolist():
-            self._sheet.box(self._x(c), line, self._x(c) + 2, line + left[c] * scale, EVICT)
-        for c in np.flatnonzero(back).tolist():
-            x = self._x(c)
-            self._sheet.box(x, line - back[c] * scale, x + 3, line, KINDS[RECALLED])
-        if back.any():
-            self._sheet.box(LEFT, line, LEFT + INNER, line + 1, MUTED)
-            self._sheet.label(y, str(most))
-        self._sheet.label(y + high - 16, str(most))
+        """In each lane frames that left hang from a line, those that came back stand on it."""
+        moves, both = self._view.moves, self._view.moves.num(BACK) > 0
+        names = self._view.bars.sessions
+        lane_height = high / len(names)
+        room = lane_height - 4
+        below = room / 2 if both else room
+        scale = below / moves.most
+        for lane in range(len(names)):
+            at = y + lane * lane_height + 2 + room - below
+            self._sheet.box(LEFT, at, LEFT + INNER, at + 1, MUTED if both else GRID)
+        for k, kind in enumerate(moves.kind.tolist()):
+            x = self._x(moves.column[k])
+            zero = y + moves.lane[k] * lane_height + 2 + room - below
+            near, far = (float(n) * scale for n in (moves.base[k], moves.base[k] + moves.count[k]))
+            top, bottom = (zero - far, zero) if kind == BACK else (zero + near, zero + far)
+            self._sheet.box(x, top, x + 3, bottom + 1, _MOVES[kind])
+        self._names(y, lane_height, names)
 
     def _lanes(self, y: int, high: int) -> None:
         bars, clock = self._view.bars, self._view.clock
@@ -105,7 +122,7 @@ class Panels:
             top = y + bars.lane[k] * lane_height + 1
             bottom = top + _BAR * scale
             if role > FORK:
-                fill = KINDS[{RECALLING: RECALLED, PROBE: PROBED}.get(role, ANSWER)]
+                fill = KINDS[PROBED if role == PROBE else TEXT]
                 top = bottom + 1 if role != PROBE else top
                 self._sheet.box(x0, top, max(x1, x0 + 3), top + _BELOW * scale, fill)
                 continue
@@ -121,9 +138,11 @@ class Panels:
                 ):
                     colour = readable_on(fill)
                     self._sheet.text(round(x0) + 6, round(top) + 1, name, colour, 11)
-        if lane_height >= 14:
-            for lane, name in enumerate(bars.names):
-                self._sheet.label(y + round(lane * lane_height), name)
+        self._names(y, lane_height, bars.names)
+
+    def _names(self, y: int, lane_height: float, names: tuple[str, ...]) -> None:
+        for lane, name in enumerate(names if lane_height >= 14 else ()):
+            self._sheet.label(y + round(lane * lane_height), name)
 
     def _used(self, y: int, high: int) -> None:
         most = self._view.most_pages
@@ -161,27 +180,34 @@ class Panels:
             shares: NDArray[np.float64] = (np.log10(np.maximum(values, 0.1)) - low) / (top - low)
             return shares
 
-        for c, share in zip(known.tolist(), part(p99[known]), strict=True):
-            at = y + 2 + (high - 4) * (1 - share)
-            self._sheet.box(self._x(c), at, self._x(c) + 2, at + 2, MUTED)
-        self._curve(y, high, known, part(p50[known]))
-        self._sheet.label(y, microseconds(top))
-        self._sheet.label(y + high - 16, microseconds(low))
+        every = max(-(-16 * (top - low) // high), 1)
+        for power in range(low, top + 1, every):
+            at = y + high - (power - low) * high // (top - low)
+            if low < power < top:
+                self._sheet.box(LEFT, at, LEFT + INNER, at + 1, GRID)
+            self._sheet.label(min(max(at - 8, y), y + high - 16), microseconds(power))
+        self._steps(y, high, known, part(p50[known]))
+        slow = known[p99[known] > 1.2 * p50[known]]
+        for c, share in zip(slow.tolist(), part(p99[slow]), strict=True):
+            at = y + (high - 4) * (1 - share)
+            self._sheet.box(self._x(c) - 1, at, self._x(c) + 3, at + 4, INK)
 
     def _share(self, y: int, high: int) -> None:
         shares = self._view.utilisation
         low = share_floor(self._view)
-        self._curve(y, high, np.arange(shares.size), (shares - low) / (1 - low))
+        self._steps(y, high, np.arange(shares.size), (shares - low) / (1 - low))
         self._sheet.label(y, "100%")
         self._sheet.label(y + high - 16, f"{low:.0%}")
 
-    def _curve(
+    def _steps(
         self, y: int, high: int, columns: NDArray[np.integer], part: NDArray[np.float64]
     ) -> None:
-        """A line through ``part`` (n,), 0 to 1 of the panel's height, at ``columns`` (n,)."""
-        ys = y + 2 + (high - 4) * (1 - part.clip(0, 1))
-        points = [(self._x(int(c)), float(at)) for c, at in zip(columns, ys, strict=True)]
-        if len(points) > 1:
+        """Steps at ``part`` (n,), 0 to 1 of the panel's height, each from its column in
+        ``columns`` (n,) to the next."""
+        ys = np.repeat(y + 2 + (high - 4) * (1 - part.clip(0, 1)), 2).tolist()
+        xs = [self._x(int(c)) for c in columns for _ in range(2)]
+        if xs:
+            points = list(zip([*xs[1:], LEFT + INNER - 1], ys, strict=True))
             self._sheet.draw.line(points, fill=LINE, width=1)
 
     def _x(self, column: int) -> int:
@@ -190,5 +216,8 @@ class Panels:
 
 def height_of(name: str, view: View) -> int:
     """Pixels of a panel."""
-    lanes = min(len(view.bars.names), MAX_LANES) * LANE_HEIGHT
-    return lanes if name == "lanes" else _HEIGHTS[name]
+    if name == "lanes":
+        return min(len(view.bars.names), MAX_LANES) * LANE_HEIGHT
+    if name == "left":
+        return max(min(len(view.bars.sessions), MAX_LANES) * MOVES_HEIGHT, 48)
+    return _HEIGHTS[name]

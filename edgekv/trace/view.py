@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from edgekv.trace.bars import Bars, make_bars
 from edgekv.trace.clock import Columns, StreamClock, stream_clock
 from edgekv.trace.events import FRAME
-from edgekv.trace.lives import DROPPED, RECALLED, Lookups
+from edgekv.trace.lives import DROPPED, Lookups
+from edgekv.trace.moves import Moves, count_moves
 from edgekv.trace.page_map import PageMap, page_map
 from edgekv.trace.timeline import Timeline
 
 MAX_COLUMNS, MAX_ROWS, MAX_CELLS = 1600, 512, 300_000
 MAX_INPUT_ROWS = 128
-_HIT_BINS = 120
+_HIT_BINS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,7 @@ class View:
     pages_cached: NDArray[np.int64]  # (C,) most, on top of those in use
     pages_in_flight: NDArray[np.int64]  # (C,) most
     utilisation: NDArray[np.float64]  # (C,) best share of live slots that hold a token
-    frames_left: NDArray[np.int64]  # (C,) frames that live contexts let go
-    frames_back: NDArray[np.int64]  # (C,) frames that came back
+    moves: Moves  # frames that live contexts let go, and that came back
     allocation_p50_us: NDArray[np.float64]  # (C,) NaN = no append in the column
     allocation_p99_us: NDArray[np.float64]  # (C,)
     hit_rate: NDArray[np.float64]  # (B,) NaN = nothing could be found in the bin
@@ -64,6 +64,7 @@ def make_view(timeline: Timeline) -> View:
     column, end_us = Columns(clock, num_columns), timeline.end_us
     used, cached, in_flight, utilisation = _levels(timeline, column)
     p50, p99 = _allocation(timeline, column)
+    bars = make_bars(timeline, clock)
     return View(
         timeline=timeline,
         clock=clock,
@@ -76,12 +77,11 @@ def make_view(timeline: Timeline) -> View:
         pages_cached=cached,
         pages_in_flight=in_flight,
         utilisation=utilisation,
-        frames_left=_frames_left(timeline, column),
-        frames_back=_frames_back(timeline, column),
+        moves=count_moves(timeline, column, bars.lane_of),
         allocation_p50_us=p50,
         allocation_p99_us=p99,
         hit_rate=_hit_rate(timeline.lookups, Columns(clock, _HIT_BINS)),
-        bars=make_bars(timeline, clock),
+        bars=bars,
     )
 
 
@@ -121,19 +121,6 @@ def _most(at: NDArray[np.int32], values: NDArray[np.generic], count: int) -> NDA
     known = np.flatnonzero(~np.isnan(out))
     before = known[np.maximum(np.searchsorted(known, np.arange(count), side="right") - 1, 0)]
     return np.where(np.isnan(out), ends[before], out)
-
-
-def _frames_left(timeline: Timeline, column: Columns) -> NDArray[np.int64]:
-    drops = [d for d in timeline.drops if timeline.sequences[d.sequence].is_context]
-    at = column.of(np.array([drop.at_us for drop in drops], np.int64))
-    weights = np.array([drop.num_frames for drop in drops], np.float64)
-    return np.bincount(at, weights, minlength=column.count).astype(np.int64)
-
-
-def _frames_back(timeline: Timeline, column: Columns) -> NDArray[np.int64]:
-    recalled = np.asarray(timeline.lives.kind, np.int8) == RECALLED
-    at = column.of(np.asarray(timeline.lives.came_us, np.int64)[recalled])
-    return np.bincount(at, minlength=column.count)
 
 
 def _allocation(

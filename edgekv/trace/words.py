@@ -88,36 +88,34 @@ def _story(view: View, counts: _Counts) -> Iterator[str]:
     yield _came_in(view, counts)
     if counts.evicted:
         yield (
-            f"No session held more than {many(timeline.frames.most, 'frame')}; "
-            f"{counts.evicted:,} left again in {many(counts.batches, 'batch', 'batches')}, "
+            f"No session held more than {many(timeline.frames.most, 'frame')} at once; "
+            f"{counts.evicted:,} were let go in {many(counts.batches, 'batch', 'batches')}, "
             f"{listed([because(rule) for rule in counts.rules])}."
         )
     elif timeline.frames.num:
-        yield (
-            f"Nothing was evicted: no session held more than {many(timeline.frames.most, 'frame')}."
-        )
+        yield (f"None was let go: no session held more than {many(timeline.frames.most, 'frame')}.")
     if counts.questions:
         yield (
             f"{many(counts.questions, 'question')} {was(counts.questions)} asked, "
-            "each on a fork that shared its session’s pages; "
+            "each on a copy of its session that shared its pages and went with the answer; "
             f"all answers together have {many(counts.answer_tokens, 'token')}."
         )
     if timeline.frames.num_recalled:
         back = many(timeline.frames.num_recalled, "old frame")
         yield (
-            f"{back} {was(timeline.frames.num_recalled)} recalled: they had left, and came back "
-            "from disk for as long as one question took."
+            f"{back} {was(timeline.frames.num_recalled)} recalled: they had been let go to disk, "
+            "and came back for as long as one question took."
         )
     if num_found := timeline.lookups.num_found:
-        found = f"{many(num_found, 'segment')} {was(num_found)}"
-        yield f"{found} found in the pool, in use or cached, and not computed again."
+        found = f"{many(num_found, 'piece')}, a frame, picture or instructions,"
+        yield f"{found} {was(num_found)} found in memory, in use or cached, and not computed again."
     if timeline.inputs is not None:
         yield _inputs(timeline.inputs)
     yield from pages_of_note(view)
     share = timeline.levels.peak / timeline.num_pages
     yield (
         f"At most {timeline.levels.peak:,} of {timeline.num_pages:,} pages ({share:.0%}) were in "
-        "use, cached ones not counted."
+        "use at once, cached ones not counted."
     )
 
 
@@ -130,7 +128,7 @@ def _came_in(view: View, counts: _Counts) -> str:
     where = ""
     if counts.contexts + counts.forks > 1:
         where = f" to {many(counts.contexts, 'session')}"
-        where += f" and {many(counts.forks, 'fork')}" if counts.forks else ""
+        where += f" and {many(counts.forks, 'copy', 'copies')} of one" if counts.forks else ""
     before = ""
     if timeline.frames.num_before:
         before = f"; {many(timeline.frames.num_before, 'frame')} had been there before"
@@ -150,28 +148,28 @@ def _figures(log: TraceLog, timeline: Timeline, counts: _Counts) -> Iterator[tup
     took = np.asarray(timeline.allocation_us, np.float64)
     p50, p99 = np.percentile(took, (50, 99)) if took.size else (0.0, 0.0)
     yield "frames", f"{timeline.frames.num:,}"
-    yield "evicted frames", f"{counts.evicted:,}"
+    yield "frames let go", f"{counts.evicted:,}"
     if timeline.frames.num_recalled:
         yield "recalled frames", f"{timeline.frames.num_recalled:,}"
     yield "questions", f"{counts.questions:,}"
     if counts.probes:
-        yield "tier probes", f"{counts.probes:,}"
-    yield "window, frames", f"{timeline.frames.most:,}"
+        yield "probes", f"{counts.probes:,}"
+    yield "most frames held", f"{timeline.frames.most:,}"
     yield "peak pages", f"{timeline.levels.peak:,} of {timeline.num_pages:,}"
-    yield "pool", format_bytes(timeline.num_pages * log.header.geometry.page_bytes)
-    yield "sessions + forks", f"{counts.contexts:,} + {counts.forks:,}"
+    yield "memory for pages", format_bytes(timeline.num_pages * log.header.geometry.page_bytes)
+    yield "sessions + copies of one", f"{counts.contexts:,} + {counts.forks:,}"
     if timeline.lookups.found:
-        yield "hit rate", f"{timeline.lookups.rate:.0%} of {len(timeline.lookups.found):,}"
+        yield "found in memory", f"{timeline.lookups.rate:.0%} of {len(timeline.lookups.found):,}"
     if (inputs := timeline.inputs) is not None and inputs.lookups.found:
-        yield "hit rate, inputs", f"{inputs.lookups.rate:.0%} of {len(inputs.lookups.found):,}"
-    yield "allocation p50 / p99", f"{latency_text(p50)} / {latency_text(p99)}"
+        yield "inputs found", f"{inputs.lookups.rate:.0%} of {len(inputs.lookups.found):,}"
+    yield "allocation, median / slowest 1%", f"{latency_text(p50)} / {latency_text(p99)}"
 
 
 def _notes(log: TraceLog, view: View, counts: _Counts) -> list[str]:
     geometry, num_frames = log.header.geometry, view.timeline.frames.num
     per_frame = f", {log.num_bytes / num_frames:.0f} bytes a frame" if num_frames else ""
     notes = [
-        f"Each row is a page of {geometry.page_size} tokens "
+        f"Each row of a map is a page, room for {geometry.page_size} tokens "
         f"({format_bytes(geometry.page_bytes)}), each column {column_text(view.column_s)} of "
         f"{'stream' if view.clock.is_stream else 'time'}. A question is drawn at least three "
         "pixels wide, a frame brought back five, and over what the page held otherwise."
@@ -180,8 +178,9 @@ def _notes(log: TraceLog, view: View, counts: _Counts) -> list[str]:
         notes.append(f"One row stands for {view.map.pages_per_row:.3g} pages; the newest is shown.")
     if counts.probes:
         notes.append(
-            f"{many(counts.probes, 'probe')}, on which a tier measured itself or found out what a "
-            f"question is about, {was(counts.probes)} counted neither as questions nor as frames."
+            f"{many(counts.probes, 'probe')}, which timed the disk that frames are let go to or "
+            f"found out what a question is about, {was(counts.probes)} not counted as questions "
+            "or frames."
         )
     num_events = len(view.timeline.levels.at_us)
     if num_events > view.num_columns:

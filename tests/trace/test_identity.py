@@ -101,9 +101,9 @@ def test_cached_pages_have_a_colour_of_their_own(tmp_path: Path) -> None:
     draw(read_log(tmp_path / "t"), tmp_path / "page.html")
     html = (tmp_path / "page.html").read_text("utf-8")
     assert re.search(r'<li><i class="cached"></i>cached', html)
-    assert "6 segments were found in the pool" in html
-    assert "<dt>hit rate</dt><dd>29% of 21</dd>" in html.replace("\n", "")
-    assert "Hit rate" in html
+    assert "6 pieces, a frame, picture or instructions, were found in memory" in html
+    assert "<dt>found in memory</dt><dd>29% of 21</dd>" in html.replace("\n", "")
+    assert "found there (green)" in html
     draw(read_log(tmp_path / "t"), tmp_path / "page.png")
     picture = Image.open(BytesIO((tmp_path / "page.png").read_bytes())).convert("RGB")
     seen = {colour for _, colour in picture.getcolors(1 << 20) or []}

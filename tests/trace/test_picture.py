@@ -17,7 +17,9 @@ from edgekv.cli import main
 from edgekv.errors import TraceError
 from edgekv.trace import TraceWriter, read_log
 from edgekv.trace.axis import axis_ticks
+from edgekv.trace.colours import EVICT, KINDS
 from edgekv.trace.draw import draw
+from edgekv.trace.events import ANSWER, SYSTEM, TEXT
 from edgekv.trace.timeline import build_timeline
 from edgekv.trace.view import MAX_CELLS, make_view
 from edgekv.trace.words import describe
@@ -43,18 +45,20 @@ def test_the_page_stands_alone_and_tells_the_story(tmp_path: Path) -> None:
     assert "<title>street &lt;1&gt;.trace" in html
     for said in (
         "100 frames came in over 50.0 s of stream",
-        "No session held more than 20 frames; 80 left again in 16 batches, by the rule “window”",
-        "80 were evicted by the rule “window”, from 0:10 to 0:47; 10 questions from 0:05 to 0:50",
+        "No session held more than 20 frames at once; 80 were let go in 16 batches, "
+        "by the rule “window” (the oldest first)",
+        "80 were let go by the rule “window” (the oldest first), from 0:10 to 0:47; "
+        "10 questions from 0:05 to 0:50",
         "10 questions were asked",
         "all answers together have 120 tokens",
         "At most 106 of 128 pages (83%)",
     ):
         assert said in html
-    for name in ("frames", "evicted frames", "questions", "window, frames", "peak pages"):
+    for name in ("frames", "frames let go", "questions", "most frames held", "peak pages"):
         assert f"<dt>{name}</dt>" in html
     data = page_data(html)
     assert (data["begin"], data["end"], data["axis"]) == (0.0, 50.0, "stream time")
-    assert column(data["levels"]["left"]).sum() == 80
+    assert column(data["moves"]["count"]).sum() == 80
     assert column(data["levels"]["used"]).max() == 106
     pool = data["maps"]["map"]
     kinds = column(pool["lives"]["kind"])
@@ -76,7 +80,7 @@ def test_the_png_is_the_same_picture(tmp_path: Path) -> None:
     assert picture.format == "PNG"
     assert picture.width == 1280
     seen = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20) or []}
-    assert {(196, 38, 127), (227, 154, 0), (89, 98, 115), (204, 61, 34)} <= seen
+    assert {KINDS[SYSTEM], KINDS[TEXT], KINDS[ANSWER], EVICT} <= seen
 
 
 def test_a_long_log_is_no_larger_a_picture(tmp_path: Path) -> None:

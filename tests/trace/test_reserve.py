@@ -57,7 +57,7 @@ def test_a_log_says_what_was_reserved_and_replays(tmp_path: Path) -> None:
     reserved = view.map.runs.row[view.map.runs.kind == RESERVED]
     assert set(view.map.pages[reserved].tolist()) == set(range(7)), "before anything is written"
     words = describe(read_log(tmp_path / "t"), view)
-    assert "7 pages were reserved at times" in words.story
+    assert "At most 7 pages at once were reserved" in words.story
     assert "reserved" in {name for name, _ in words.legend}
 
 

@@ -16,6 +16,7 @@ from edgekv.trace.bars import PROBE, QUESTION, RECALLING
 from edgekv.trace.colours import KINDS
 from edgekv.trace.draw import draw
 from edgekv.trace.lives import PROBED, RECALLED
+from edgekv.trace.moves import BACK
 from edgekv.trace.replay import replay
 from edgekv.trace.timeline import build_timeline
 from edgekv.trace.view import make_view
@@ -61,15 +62,15 @@ def test_the_picture_says_so(log: TraceLog) -> None:
     words = describe(log, view)
     figures = dict(words.figures)
     assert figures["frames"] == str(NUM_FRAMES)
-    assert (figures["questions"], figures["tier probes"]) == ("3", "3")
+    assert (figures["questions"], figures["probes"]) == ("3", "3")
     assert figures["recalled frames"] == str(view.timeline.frames.num_recalled) != "0"
     assert f"{figures['recalled frames']} old frames were recalled" in words.story
     assert "2 questions, at" in words.accounts[0]
     assert (
-        f"brought {figures['recalled frames']} old frames back from disk, seen between"
+        f"brought {figures['recalled frames']} old frames back from disk: at 0:"
         in words.accounts[0]
     )
-    assert view.frames_back.sum() == view.timeline.frames.num_recalled
+    assert view.moves.num(BACK) == view.timeline.frames.num_recalled
     assert view.clock.is_stream, "a tier's own frames have no place in the stream"
     assert [name for name, _ in words.legend if name in ("recalled", "probed")] == [
         "recalled",

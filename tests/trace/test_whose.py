@@ -9,10 +9,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from edgekv.sharing import RECLAIM
 from edgekv.trace import TraceWriter, read_log
-from edgekv.trace.colours import KINDS, NAMED
+from edgekv.trace.colours import FORCED, INK, KINDS, NAMED
 from edgekv.trace.draw import draw
 from edgekv.trace.lives import CACHED, IN_FLIGHT
+from edgekv.trace.moves import CHOSEN
+from edgekv.trace.moves import FORCED as FOR_OTHERS
+from edgekv.trace.page_map import BRIEF
 from edgekv.trace.png_map import kind_pixels, session_pixels
 from edgekv.trace.timeline import build_timeline
 from edgekv.trace.view import View, make_view
@@ -78,13 +82,13 @@ def test_words_say_whose_and_what_is_shared(tmp_path: Path) -> None:
     assert "sessions 1 and 2 held 3 pages of instructions together, stored once" in words.story
     assert "pages were cached, at most 3 at once" in words.story
     assert words.accounts == (
-        "Session 1 (opened 0.0 s, closed 15.8 s): 16 frames came in; none was evicted; "
+        "Session 1 (opened 0.0 s, closed 15.8 s): 16 frames came in; none was let go; "
         "8 questions from 8.0 s to 15.0 s.",
-        "Session 2 (opened 7.4 s, closed 19.6 s): 12 frames came in; none was evicted; "
+        "Session 2 (opened 7.4 s, closed 19.6 s): 12 frames came in; none was let go; "
         "8 questions from 8.3 s to 15.2 s.",
     )
     names = [name for name, _ in words.session_legend]
-    assert names == ["s1", "s2", "shared", "cached", "free"]
+    assert names == ["s1", "s2", "shared", "cached", "asked", "free"]
 
 
 def test_the_png_shows_both_sessions_and_what_they_share(tmp_path: Path) -> None:
@@ -97,11 +101,39 @@ def test_the_png_shows_both_sessions_and_what_they_share(tmp_path: Path) -> None
     by_session = session_pixels(view, view.map, 800, view.map.num_rows)
     colours = [{tuple(c) for c in row.tolist()} for row in by_session]
     assert {NAMED["s1"], NAMED["s2"], KINDS[CACHED]} <= colours[0], "one after the other"
+    asked = view.map.runs.row[np.isin(view.map.runs.kind, BRIEF)]
+    assert asked.size
+    assert all(INK in colours[row] for row in asked), "what came for a question has edges"
+    assert INK not in colours[0]
     before = by_session[3, :600].tolist()
     assert NAMED["s2"] not in {tuple(c) for c in before}, "until session 1 has closed"
     both = by_session[0, 350:550]
     assert {tuple(c) for c in both.tolist()} == {NAMED["s1"], NAMED["s2"]}, "in turn"
     assert kind_pixels(view, view.map, 800, 300).shape == (300, 800, 3)
+
+
+def test_what_had_to_go_for_another_session_is_told_apart(tmp_path: Path) -> None:
+    cache = make_cache(32)
+    log = TraceWriter(cache, tmp_path / "t")
+    one, other = cache.open(), cache.open()
+    for k in range(6):
+        for sequence in (one, other):
+            add(cache, sequence, "frame", 16, index=k, time_s=k)
+    one.drop([0, 1], rule="window")
+    other.drop([0], rule=RECLAIM)
+    log.close()
+    view, words = seen(tmp_path / "t")
+    moves = view.moves
+    left = zip(*(column.tolist() for column in (moves.kind, moves.lane, moves.count)), strict=True)
+    assert sorted(left) == [(CHOSEN, 0, 2), (FOR_OTHERS, 1, 1)]
+    assert words.panels["left"] == (
+        "Frames let go by the session itself (red), let go for another session (violet); "
+        "the longest bar is 2 frames"
+    )
+    draw(read_log(tmp_path / "t"), tmp_path / "page.png")
+    with Image.open(tmp_path / "page.png") as picture:
+        shown = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20) or []}
+    assert FORCED in shown
 
 
 def test_the_page_has_a_switch_where_there_are_several_sessions(tmp_path: Path) -> None:
