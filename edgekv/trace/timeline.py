@@ -287,8 +287,10 @@ class Timeline:
         for segment in aside:
             if self.lives.sequence[segment.life] == event.sequence:
                 self.lives.come_back(segment.life)
-        own = [k for k, drop in enumerate(self.drops) if drop.sequence == event.sequence]
-        del self.drops[own[-1]]
+        last = len(self.drops) - 1
+        while self.drops[last].sequence != event.sequence:
+            last -= 1
+        del self.drops[last]
 
     def _truncate(self, event: Truncated) -> None:
         context = self._contexts[event.sequence]
