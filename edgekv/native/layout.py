@@ -8,15 +8,13 @@ Does not know: what segments and pages are, who else holds them.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.errors import CacheError
-from edgekv.native import ort_library_path
+from edgekv.native.library import native_call
 from edgekv.native.memory import address
 
 _UNKNOWN, _REPEATED = 1, 2
@@ -80,7 +78,7 @@ class LayoutDropper:
         self._ids_at, self._places_at = (address(row) for row in self._ids)
         self._released_at = address(self._released)
         self._pinned_kind = pinned_kind
-        self._drop = _library()
+        self._drop = native_call("layout_drop", [_P, _P, _N, ctypes.c_int32, _P, _P])
 
     def drop(
         self, ids: NDArray[np.int64], num_pages: int, num_segments: int, num_tokens: int
@@ -90,6 +88,8 @@ class LayoutDropper:
 
         Raises ValueError for unknown or repeated ids, CacheError for one of the pinned kind.
         """
+        if ids.dtype.kind not in "iu" or ids.ndim != 1:
+            raise ValueError(f"segment ids must be integers (k,), got {ids.dtype} {ids.shape}")
         if ids.size > len(self._ids[0]):
             raise ValueError(f"cannot drop {ids.size} of {num_segments} segments")
         state = self._state
@@ -106,11 +106,3 @@ class LayoutDropper:
             raise CacheError("system segments are pinned and cannot be dropped")
         released = self._released[: num_pages - state.num_pages].copy()
         return Dropped(state.num_segments, state.num_tokens, released)
-
-
-@cache
-def _library() -> Callable[..., int]:
-    function = ctypes.CDLL(str(ort_library_path())).edgekv_layout_drop
-    function.argtypes = [_P, _P, _N, ctypes.c_int32, _P, _P]
-    function.restype = ctypes.c_int32
-    return function

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.errors import CacheError
-from edgekv.native import ort_library_path
+from edgekv.native.library import native_call
 from edgekv.native.memory import address
 
 Pages = NDArray[np.int32]  # (n,) page ids
@@ -61,12 +60,8 @@ class Ledger:
         self._state = _State(num_pages, 0, 0, 0, 0, 0, 0, *at)
         self._at = ctypes.addressof(self._state)
         self._ids_at = address(self._ids)
-        calls = _library()
-        self._take, self._retain, self._release = (
-            calls["take"],
-            calls["retain"],
-            calls["release"],
-        )
+        calls = {name: native_call(f"ledger_{name}", own) for name, own in _SIGNATURES.items()}
+        self._take, self._retain, self._release = calls["take"], calls["retain"], calls["release"]
         self._keep, self._hold, self._forget = calls["keep"], calls["hold"], calls["forget"]
         self._fence, self._unfence = calls["fence"], calls["unfence"]
 
@@ -117,7 +112,7 @@ class Ledger:
 
     def fence(self, rows: Sequence[Pages]) -> Pages:
         """Fence the held pages of ``rows``, distinct within each: (n,) what ``unfence`` gets."""
-        pages = rows[0].copy() if len(rows) == 1 else np.concatenate(rows)
+        pages = np.concatenate(rows) if rows else np.empty(0, dtype=np.int32)
         counts = np.array([row.size for row in rows], dtype=np.int64)
         for row in rows:
             self._check_form(row)
@@ -162,13 +157,3 @@ class Ledger:
             raise ValueError("page ids of one call must be distinct")
         what = "held by nobody" if code == _UNHELD else "not kept"
         raise CacheError(f"page {self._state.culprit} is {what}")
-
-
-@cache
-def _library() -> dict[str, Callable[..., int]]:
-    library = ctypes.CDLL(str(ort_library_path()))
-    calls = {}
-    for name, arguments in _SIGNATURES.items():
-        calls[name] = getattr(library, f"edgekv_ledger_{name}")
-        calls[name].argtypes, calls[name].restype = arguments, ctypes.c_int32
-    return calls

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.native import ort_library_path
+from edgekv.native.library import native_call
 
 
 class PageCopier:
@@ -38,14 +38,10 @@ class PageCopier:
         self._num_pages = len(pools[0])
         self._page_bytes = pools[0].nbytes // max(self._num_pages, 1)
         self._data = (ctypes.c_void_p * len(pools))(*(pool.ctypes.data for pool in pools))
-        self._copy = ctypes.CDLL(str(ort_library_path())).edgekv_copy_pages
-        self._copy.restype = ctypes.c_int32
-        self._copy.argtypes = [
-            ctypes.c_void_p,
-            *(ctypes.c_int64,) * 3,
-            *(ctypes.c_void_p,) * 2,
-            ctypes.c_int64,
-        ]
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        self._copy = native_call(
+            "copy_pages", [pointer, number, number, number, pointer, pointer, number]
+        )
 
     def copy(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
         """Copy pages (n,) -> (n,). Raises ValueError for ids outside the pools, and for a target

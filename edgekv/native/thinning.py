@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.native import ort_library_path
+from edgekv.native.library import native_call
 from edgekv.native.memory import address
 
 _P, _N = ctypes.c_void_p, ctypes.c_int64
@@ -36,7 +36,7 @@ def thin_out(
     arrays = [_whole(pages, np.int32), _whole(worth, np.float64), _whole(products, np.float32)]
     out = np.empty(num_past + 1, dtype=np.int64)
     at = address(out)
-    num_gone = _library()(
+    num_gone = _thin_out()(
         address(segments),
         segments.itemsize,
         segments.size,
@@ -47,6 +47,8 @@ def thin_out(
         at + out.itemsize,
         at,
     )
+    if num_gone < 0:
+        raise MemoryError(f"no memory to choose among {segments.size} segments")
     return out[1 : 1 + num_gone], int(out[0])
 
 
@@ -55,8 +57,5 @@ def _whole(array: NDArray[Any] | None, dtype: type) -> NDArray[Any] | None:
 
 
 @cache
-def _library() -> Callable[..., int]:
-    function = ctypes.CDLL(str(ort_library_path())).edgekv_thin_out
-    function.argtypes = [_P, _N, _N, _N, _P, _P, _P, ctypes.c_int32, _N, _P, _P]
-    function.restype = _N
-    return function
+def _thin_out() -> Callable[..., int]:
+    return native_call("thin_out", [_P, *[_N] * 3, *[_P] * 3, ctypes.c_int32, _N, _P, _P], _N)

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <new>
+#include <queue>
+#include <utility>
 #include <vector>
 
 #include "layout.h"
@@ -103,58 +107,67 @@ class Thinning {
     const unsigned char* segment = call_.segments + place * call_.segment_bytes;
     return reinterpret_cast<const EdgekvSegment*>(segment)->num_pages;
   }
-  // The one that leaves next; -1 = none can.
-  int64_t lowest() {
-    int64_t lowest = -1;
-    double least = 0;
-    for (int64_t place = 0; place < call_.num_past; ++place) {
-      // Pages that forks hold too come free only with the forks: those cannot be given back.
-      if (!here_[place] || !pages(place)) continue;
-      const double rating = rate(place);
-      if (lowest < 0 || rating < least) lowest = place, least = rating;
-    }
-    return lowest;
-  }
-  void forget(int64_t place) {
-    here_[place] = 0;
-    gaps_.close_up(place);
-  }
   bool is_here(int64_t place) const { return here_[place]; }
-
- private:
+  // Never less than before because others have left.
   double rate(int64_t place) {
     double rating = call_.worth ? call_.worth[place] : 1;
     if (call_.products) {
       if (!nearest_.norm(place)) return -1;  // without a vector: before all others
       rating *= nearest_.distance(place, here_) * nearest_.norm(place);
     }
-    return call_.by_gap ? rating * gaps_.width(place) : rating;
+    if (call_.by_gap) rating *= gaps_.width(place);
+    return rating == rating ? rating : -1;  // no number: as good as nothing
   }
-
+  void forget(int64_t place) {
+    here_[place] = 0;
+    gaps_.close_up(place);
+  }
+ private:
   const Call& call_;
   std::vector<char> here_;
   Gaps gaps_;
   Nearest nearest_;
 };
 
+// Lazy greedy selection (Minoux 1978): since ratings only grow, it is enough to rate anew what comes up
+// as the lowest. Returns the pages that could not be given back.
+int64_t run(Thinning& thinning, int64_t num_past, int64_t num_pages) {
+  using Rated = std::pair<double, int64_t>;  // of equals the oldest comes up
+  std::vector<Rated> waiting;
+  for (int64_t place = 0; place < num_past; ++place) {
+    // Pages that forks hold too come free only with the forks: those cannot be given back.
+    if (thinning.pages(place)) waiting.emplace_back(thinning.rate(place), place);
+  }
+  std::priority_queue<Rated, std::vector<Rated>, std::greater<Rated>> queue(std::greater<Rated>{},
+                                                                            std::move(waiting));
+  while (num_pages > 0 && !queue.empty()) {
+    const auto [rated, place] = queue.top();
+    queue.pop();
+    const double rating = thinning.rate(place);
+    if (rating > rated) {
+      queue.emplace(rating, place);
+      continue;
+    }
+    num_pages -= thinning.pages(place);
+    thinning.forget(place);
+  }
+  return std::max<int64_t>(num_pages, 0);
+}
+
 }  // namespace
 
 int64_t edgekv_thin_out(const unsigned char* segments, int64_t segment_bytes, int64_t num_segments,
                         int64_t num_past, const int32_t* pages, const double* worth,
                         const float* products, int32_t by_gap, int64_t num_pages, int64_t* gone,
-                        int64_t* missing) {
+                        int64_t* missing) try {
   const Call call{segments, segment_bytes, num_segments, num_past,
                   pages,    worth,         products,     by_gap != 0};
   Thinning thinning(call);
-  while (num_pages > 0) {
-    const int64_t place = thinning.lowest();
-    if (place < 0) break;
-    num_pages -= thinning.pages(place);
-    thinning.forget(place);
-  }
-  *missing = std::max<int64_t>(num_pages, 0);
+  *missing = run(thinning, num_past, num_pages);
   int64_t num_gone = 0;
   for (int64_t place = 0; place < num_past; ++place)
     if (!thinning.is_here(place)) gone[num_gone++] = place;
   return num_gone;
+} catch (const std::bad_alloc&) {
+  return -1;
 }

@@ -14,7 +14,8 @@ extern "C" {
 // vectors, or null; and of the gap that is left behind, if by_gap.
 //
 // Writes the places of those that leave for num_pages, ascending, to `gone`, which has room for
-// num_past of them. Returns how many; `missing` gets the pages that they do not give back.
+// num_past of them. Returns how many, -1 without memory; `missing` gets the pages that they do not
+// give back.
 __attribute__((visibility("default"))) int64_t edgekv_thin_out(
     const unsigned char* segments, int64_t segment_bytes, int64_t num_segments, int64_t num_past,
     const int32_t* pages, const double* worth, const float* products, int32_t by_gap,
