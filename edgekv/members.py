@@ -50,6 +50,7 @@ class Member:
     record: Record
     number: int = -1  # of this session among all that ever joined
     on_leaving: OnLeaving | None = None  # told before anything leaves
+    _evicted_before: int = 0  # frames, when something was set aside last
     _within: tuple[int, Limits] | None = None  # of ``limits_within``, for so many pages
     _pinned: NDArray[np.int32] | None = None  # of ``pinned_pages``, once there are any
 
@@ -79,17 +80,28 @@ class Member:
         if self.on_leaving is not None:
             self.on_leaving(self.sequence, ids)
         before = num_frames(self.sequence)
+        self._evicted_before = self.record.num_evicted_frames
         if hold:
             self.sequence.set_aside(ids, rule=rule)
         else:
             self.sequence.drop(ids, rule=rule)
         self.record.num_evicted_frames += before - num_frames(self.sequence)
 
+    def undo_appends(self, num_tokens: int) -> None:
+        """What came behind the first ``num_tokens`` has never come."""
+        sequence = self.sequence
+        if sequence.closed:
+            return
+        if sequence.pending is not None:
+            sequence.pending.abort()
+        if sequence.num_tokens > num_tokens:
+            sequence.truncate(num_tokens)
+
     def put_back(self) -> None:
         """What was set aside has never left."""
-        before = num_frames(self.sequence)
-        self.sequence.put_back()
-        self.record.num_evicted_frames -= num_frames(self.sequence) - before
+        if self.sequence.has_set_aside:
+            self.sequence.put_back()
+            self.record.num_evicted_frames = self._evicted_before
 
 
 class Members:

@@ -67,15 +67,17 @@ class Sharing(Members):
         ``leaving`` (k,) are segments of ``member`` that leave whether or not room is short;
         ``spare_newest``: its newest frame stays, as for what is no frame.
         Raises ContextError or OutOfPagesError when there is none to be made; nothing has left then.
-        When the block fails, what had left is back, as long as the pool has room for both; the room
-        kept for a question is such room.
+        When the block fails, what came is gone, and what had left is back, as long as the pool has
+        room for both; the room kept for a question is such room.
         """
         plan = self.plan(member, num_tokens, leaving, spare_newest=spare_newest)
-        if not plan:
-            yield
-            return
         with self._carried_out(plan, self.cache.geometry.pages_for(num_tokens)):
-            yield
+            num_before = member.sequence.num_tokens
+            try:
+                yield
+            except BaseException:
+                member.undo_appends(num_before)
+                raise
 
     @contextmanager
     def entering(self, member: Member, num_pages: int) -> Generator[None, None, None]:

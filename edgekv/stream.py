@@ -193,7 +193,8 @@ class StreamRun:
             notices = self._save()
         yield from notices
         problem = failure or self.save_error
-        yield replace(self.summary(), error=None if problem is None else str(problem))
+        said = None if problem is None else str(problem) or type(problem).__name__
+        yield replace(self.summary(), error=said)
         if failure is not None:
             raise failure
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.observer import CacheObserver, Removal
+from edgekv.cache.observer import CacheObserver, Fate, Removal
 
 if TYPE_CHECKING:
     from edgekv.cache.append import Append
@@ -37,6 +37,7 @@ class CacheCounters(CacheObserver):
         self.allocated_pages = 0
         self.tokens: Counter[str] = Counter()  # committed, by segment kind
         self.dropped_segments: Counter[str] = Counter()  # by the rule that chose them
+        self._aside: dict[int, tuple[str, int]] = {}  # by sequence: rule and segments
         self.inserted_segments = 0  # that had been dropped and came back
         self.allocation_us = 0.0  # in all
         self.allocations = [0] * (len(ALLOCATION_BUCKETS_US) + 1)  # by time, see the buckets
@@ -64,13 +65,20 @@ class CacheCounters(CacheObserver):
 
     def removed(
         self,
-        sequence: Sequence,  # noqa: ARG002
+        sequence: Sequence,
         how: Removal,
         segment_ids: NDArray[np.int64],
         rule: str,
     ) -> None:
-        if how in ("drop", "set aside"):
+        if how == "set aside":
+            self._aside[sequence.id] = (rule or "caller", segment_ids.size)
+        elif how == "drop":
             self.dropped_segments[rule or "caller"] += segment_ids.size
+
+    def decided(self, sequence: Sequence, fate: Fate) -> None:
+        rule, num_segments = self._aside.pop(sequence.id)
+        if fate == "let go":
+            self.dropped_segments[rule] += num_segments
 
     def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:  # noqa: ARG002
         self.inserted_segments += segment_ids.size

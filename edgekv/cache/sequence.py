@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 _NO_IDS = np.empty(0, dtype=np.int64)
 
 
+def _ids_of(given: Iterable[int]) -> NDArray[np.int64]:
+    listed = list(given)
+    return np.array(listed) if listed else _NO_IDS
+
+
 class Sequence(SequenceView):
     """Tokens in pages. Made by a ``PageCache`` and by ``fork``; usable in a ``with`` block."""
 
@@ -219,11 +224,7 @@ class Sequence(SequenceView):
         Raises ValueError for unknown or repeated ids, CacheError for system segments and for
         sequences whose positions cannot be shifted.
         """
-        ids = (
-            segment_ids
-            if isinstance(segment_ids, np.ndarray)
-            else np.fromiter(segment_ids, dtype=np.int64)
-        )
+        ids = segment_ids if isinstance(segment_ids, np.ndarray) else _ids_of(segment_ids)
         self._require_settled()
         if ids.size:
             self._pool.allocator.release(self._take_out(ids))

@@ -36,6 +36,14 @@ class Frames:
             self.at_us.append(at_us)
             self.stream_s.append(time_s)
 
+    def went_again(self, sequence: SequenceLife, came_us: int) -> None:
+        """The one that came last to a sequence, at ``came_us``, has never come: its step failed."""
+        self.num -= 1
+        sequence.num_frames -= 1
+        if self.at_us and self.at_us[-1] == came_us:
+            self.at_us.pop()
+            self.stream_s.pop()
+
     def came_back(self, sequence: SequenceLife, context: Context, count: int) -> None:
         """So many that had left are there again."""
         context.num_frames += count

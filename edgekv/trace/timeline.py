@@ -297,6 +297,9 @@ class Timeline:
         for segment in context.cut(event.num_tokens, event.num_pages, self.holders, event.at_us):
             if self.lives.sequence[segment.life] == event.sequence:
                 self.lives.leave(segment.life, event.at_us, CUT)
+                if self.lives.kind[segment.life] == FRAME:
+                    sequence = self.sequences[event.sequence]
+                    self.frames.went_again(sequence, self.lives.came_us[segment.life])
         context.num_frames = self._frames(context.segments)
 
     def _frames(self, segments: list[Segment]) -> int:

@@ -30,6 +30,16 @@ def test_every_event_is_counted_once() -> None:
     assert counters.dropped_segments == {"window": 1, "caller": 1}
 
 
+def test_what_is_put_back_was_never_dropped() -> None:
+    cache = make_cache()
+    sequence, counters = frames(cache, 3), cache.counters
+    for decide in (sequence.put_back, sequence.let_go):
+        sequence.set_aside(sequence.segment_table().ids[1:3], rule="window")
+        assert not counters.dropped_segments
+        decide()
+    assert counters.dropped_segments == {"window": 2}
+
+
 def test_counting_goes_on_beside_another_observer_and_after_it() -> None:
     cache = make_cache()
     heard = type(cache.counters)()

@@ -16,6 +16,10 @@ import edgekv
 from edgekv import Frame, SamplingOptions
 from edgekv.bundle import Bundle
 from edgekv.executors.ort_cpu import OrtDecoder, OrtVision
+from edgekv.intake import Intake
+from edgekv.trace import read_log
+from edgekv.trace.replay import replay
+from edgekv.trace.timeline import build_timeline
 from tests.session.helpers import QUESTION, SHORT, Picture, push
 from tests.waiting import HANG_S
 
@@ -34,6 +38,41 @@ def small(bundle_path: Path) -> Iterator[edgekv.Model]:
 
 def small_session(model: edgekv.Model) -> edgekv.Session:
     return model.session(reserve_tokens=64)
+
+
+@pytest.mark.parametrize("num_frames", [2, 20], ids=["room", "full"])
+def test_a_push_that_fails_after_its_step_was_never_made(
+    small: edgekv.Model,
+    picture: Picture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    num_frames: int,
+) -> None:
+    def failing(*_: object) -> None:
+        raise MemoryError
+
+    small.trace(tmp_path / "log")
+    with small_session(small) as session:
+        push(session, picture, 0, num_frames)
+        before, frames = session.stats(), session.context_frames()
+        with monkeypatch.context() as patch:
+            patch.setattr(Intake, "_count_frame", failing)
+            for _ in range(5):
+                with pytest.raises(MemoryError):
+                    session.push(picture(99), 99.0)
+        now = session.stats()
+        assert (now.num_frames, now.num_evicted_frames) == (num_frames, before.num_evicted_frames)
+        assert (session.context_frames() == frames).all()
+        session.save(tmp_path / "saved")
+        num_dropped = small.figures().counters.dropped_segments["window"]
+        assert num_dropped == before.num_evicted_frames
+    small.trace(None)
+    timeline = build_timeline(read_log(tmp_path / "log"))
+    assert timeline.frames.num == num_frames
+    assert sum(drop.num_frames for drop in timeline.drops) == before.num_evicted_frames
+    assert replay(read_log(tmp_path / "log")).difference is None
+    with small.restore(tmp_path / "saved") as restored:
+        assert (restored.context_frames() == frames).all()
 
 
 @pytest.mark.parametrize("error", [BrokenError, KeyboardInterrupt, MemoryError])
