@@ -8,6 +8,7 @@ Knows nothing of files, graphs or the cache.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from edgekv.checks import MAX_WHOLE, finite, refuse, whole
 
 KVDtype = Literal["float32", "float16", "bfloat16", "int8"]
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+Rounding = Literal["nearest", "down", "up"]
 
 _DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 _SCALE_BYTES = 4  # int8 pools carry one float32 scale per token and KV head
@@ -236,11 +238,18 @@ def _in_units(text: str, units: Mapping[str, float]) -> float | None:
     return float(match[1]) * units[match[2].lower()]
 
 
-def format_bytes(size: int) -> str:
-    """Bytes for people: ``8.0 MiB``."""
+def _tenths(value: float, rounded: Rounding) -> float:
+    if rounded == "nearest":
+        return value
+    return (math.floor if rounded == "down" else math.ceil)(value * 10) / 10
+
+
+def format_bytes(size: int, *, rounded: Rounding = "nearest") -> str:
+    """Bytes for people: ``8.0 MiB``. What is read back by ``parse_bytes`` is at most ``size`` when
+    rounded down, at least when rounded up."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024 or unit == "GiB":
-            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+            return f"{value:.0f} B" if unit == "B" else f"{_tenths(value, rounded):.1f} {unit}"
         value /= 1024
     raise AssertionError("unreachable")

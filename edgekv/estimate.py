@@ -20,6 +20,9 @@ _log = logging.getLogger(__name__)
 # Activations of one prefill chunk and the graph's own bookkeeping, on top of weights and pool.
 WORKSPACE_BYTES = 64 * 2**20
 DEFAULT_ENCODER_CACHE_BYTES = 4 * 2**20
+# Of the memory that a KV budget could take, what the advice leaves: less may be available by the
+# time it is followed.
+_SPARE_PERCENT = 5
 # Encoder states of one input on their way into the cross pools: as the encoder left them, as they
 # are passed on, and as the graph that writes takes them (float32).
 _STATES_BYTES = 3 * 4
@@ -99,10 +102,11 @@ def check_memory(bundle: Bundle, need: Estimate) -> None:
         share = f"{100 * total / available:.0f} % of the {has}"
         _log.log(level, "%s takes %s (%s), %s%s", name, format_bytes(total), takes, share, advice)
         return
-    room = available - need.fixed_bytes
+    room = (available - need.fixed_bytes) * (100 - _SPARE_PERCENT) // 100
     advice = (
-        f"a KV budget of {format_bytes(room)} would fit"
-        if room >= bundle.geometry.page_bytes
+        f"a KV budget of {format_bytes(room, rounded='down')} would fit, with {_SPARE_PERCENT} % "
+        "to spare"
+        if room >= need.pool_bytes // need.num_pages
         else "this model does not fit at all"
     )
     raise BudgetError(f"{name} needs {format_bytes(total)} ({takes}), {has}: {advice}")

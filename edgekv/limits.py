@@ -165,7 +165,7 @@ def check_fits(cache: PageCache, needed: int, num_pages: int, what: str) -> None
         budget = (cache.counts.num_pages - num_pages + needed) * cache.geometry.page_bytes
         raise BudgetError(
             f"{num_pages} of {cache.counts.num_pages} pages can be had, but {what} need {needed}: "
-            f"a KV budget of {format_bytes(budget)} would do"
+            f"a KV budget of {format_bytes(budget, rounded='up')} would do"
         )
 
 

@@ -147,10 +147,10 @@ def cross_pages(
     if budget is not None:
         num_pages = parse_bytes(budget, "cross_budget") // geometry.page_bytes
     if num_pages < _MIN_INPUTS * most:
+        would_do = format_bytes(_MIN_INPUTS * most * geometry.page_bytes, rounded="up")
         raise BudgetError(
             f"a cross budget of {budget} holds fewer than {_MIN_INPUTS} inputs of "
-            f"{bundle.manifest.name}: {format_bytes(_MIN_INPUTS * most * geometry.page_bytes)} "
-            "would do"
+            f"{bundle.manifest.name}: {would_do} would do"
         )
     return num_pages, num_pages * geometry.page_bytes
 

@@ -70,9 +70,10 @@ def check_memory(path: str | Path, plan: TierPlan, num_slots: int, body_bytes: i
         return
     fitting = available // 2 // TierIndex.num_bytes(geometry, 1)
     limit = HEADER_BYTES + fitting * (FRAME_BYTES + body_bytes)
+    would_do = format_bytes(limit, rounded="down")
     raise TierError(
         f"{path}: to find {num_slots} frames again takes {format_bytes(needed)} of memory, "
-        f"{format_bytes(available)} are available: a tier of {format_bytes(limit)} would do"
+        f"{format_bytes(available)} are available: a tier of {would_do} would do"
     )
 
 

@@ -98,7 +98,7 @@ def test_settings_of_a_larger_device_are_refused_by_name(
     said = capsys.readouterr().err
     assert (ended.value.code, len(said.splitlines())) == (1, 1)
     assert f"{path}: demo needs 900.1 GiB" in said
-    assert "would fit; --kv-budget wins over the file" in said
+    assert "would fit, with 5 % to spare; --kv-budget wins over the file" in said
 
 
 def test_the_demo_clip_plays_at_its_own_pace(

@@ -211,6 +211,20 @@ def test_a_pool_that_takes_most_of_the_machine_says_so_in_one_line(
     assert caplog.messages == []
 
 
+def test_a_budget_that_would_fit_does_a_moment_later(
+    bundle_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a little of what was available is gone."""
+    available = 200 * 2**20 + 12_345
+    monkeypatch.setattr("edgekv.estimate.available_bytes", lambda: available)
+    with pytest.raises(edgekv.BudgetError, match="5 % to spare") as refused:
+        edgekv.load(bundle_path, kv_budget="512GiB")
+    (advice,) = re.findall(r"a KV budget of (.*) would fit", str(refused.value))
+    available -= 5 * 2**20
+    with edgekv.load(bundle_path, kv_budget=advice, num_threads=1) as model:
+        assert model.figures().counts.num_pages > 5000
+
+
 def test_a_long_prompt_lets_the_fork_forget_and_not_the_stream(
     session: edgekv.Session, picture: Picture
 ) -> None:

@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgekv.config import KVGeometry, format_bytes, parse_bytes, parse_seconds
 
@@ -48,3 +50,9 @@ def test_pages_for_rounds_up(num_tokens: int, pages: int) -> None:
 )
 def test_sizes_for_people(size: int, text: str) -> None:
     assert format_bytes(size) == text
+
+
+@given(size=st.integers(1, 1 << 48))
+def test_a_rounded_size_read_back_is_on_its_side(size: int) -> None:
+    assert parse_bytes(format_bytes(size, rounded="up")) >= size
+    assert parse_bytes(format_bytes(size, rounded="down"), least=0) <= size

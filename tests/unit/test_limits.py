@@ -89,8 +89,8 @@ def test_text_that_fills_its_pages_leaves_room_for_frames_that_do_not() -> None:
 def test_the_budget_that_would_do_counts_what_others_hold() -> None:
     cache, sequence, _ = stream(num_pages=20)
     append(cache, sequence, "frame", 17 * 16)
-    needed = (18 + 1 + 1 + 3) * GEOMETRY.page_bytes
-    with pytest.raises(BudgetError, match=f"a KV budget of {format_bytes(needed)} would do"):
+    needed = format_bytes((18 + 1 + 1 + 3) * GEOMETRY.page_bytes, rounded="up")
+    with pytest.raises(BudgetError, match=f"a KV budget of {needed} would do"):
         plan_limits(
             cache, num_start=START, num_frame=FRAME, max_context_tokens=200, reserve_tokens=32
         )
