@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, get_args
 import click
 from rich.console import Console
 from rich.markup import escape
+from rich.segment import Segment, Segments
 from rich.table import Table
+from rich.text import Text
 
 from edgekv.cli.options import PathType, device_config, size
 from edgekv.config import KVDtype, format_bytes
@@ -51,30 +53,44 @@ _LIBRARIES = ("onnxruntime", "numpy", "opencv-python-headless", "pillow", "token
 def command(bundle: Path | None, kv_budget: int, kv_dtype: KVDtype | None) -> int:
     """Check this machine, whether BUNDLE (default: the demo model) fits it, and how many frames a
     session of it holds. Exit code 0 when something can run the bundle here, 1 when nothing can."""
+    from edgekv.bundle import Bundle
     from edgekv.demo_bundle import demo_bundle_path
+    from edgekv.estimate import estimate
 
+    opened = Bundle.open(bundle or demo_bundle_path())
+    need = estimate(opened, kv_budget, kv_dtype)  # what was given is refused before anything shows
     console = Console(highlight=False)
     _show_machine(console)
     can_run = _show_devices(console)
     _show_video(console)
-    fits = _show_bundle(console, bundle or demo_bundle_path(), kv_budget, kv_dtype)
+    fits = _show_bundle(console, opened, need, kv_dtype)
     return 0 if can_run and fits else 1
 
 
-def _grid(title: str) -> Table:
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, show_header=False
-    )
+def _grid() -> Table:
+    table = Table(box=None, show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     return table
+
+
+def _show(console: Console, title: str, table: Table) -> None:
+    """A heading and its rows, without the blanks with which rich fills every row."""
+    console.print(Text(title, "bold"), soft_wrap=True)
+    for line in console.render_lines(table, pad=False):
+        while line and not line[-1].text.strip():
+            line.pop()
+        if line:
+            text, style, control = line.pop()
+            line.append(Segment(text.rstrip(), style, control))
+        console.print(Segments([*line, Segment.line()]), end="", soft_wrap=True)
 
 
 def _show_machine(console: Console) -> None:
     from edgekv.memory import available_bytes, total_bytes
 
     total, available = total_bytes(), available_bytes()
-    table = _grid("machine")
+    table = _grid()
     table.add_row(
         "system", f"{platform.system()} {platform.machine()}, Python {sys.version.split()[0]}"
     )
@@ -83,7 +99,7 @@ def _show_machine(console: Console) -> None:
         table.add_row("memory", f"{format_bytes(available)} available of {format_bytes(total)}")
     for name in _LIBRARIES:
         table.add_row(name, _version(name))
-    console.print(table)
+    _show(console, "machine", table)
 
 
 def _version(name: str) -> str:
@@ -97,18 +113,18 @@ def _show_devices(console: Console) -> bool:
     from edgekv.executors import device_reports
 
     reports = device_reports()
-    table = _grid("\ndevices")
+    table = _grid()
     for report in reports:
         table.add_row(
             report.device,
             "[green]ready[/]" if report.available else _refusal(report.problems),
         )
-    console.print(table)
+    _show(console, "\ndevices", table)
     return any(report.available for report in reports)
 
 
 def _verdict(fits: bool) -> str:
-    return "[green]fits[/]" if fits else "[red]does not fit[/]"
+    return "[green]fits in memory[/]" if fits else "[red]does not fit in memory[/]"
 
 
 def _refusal(problems: tuple[str, ...]) -> str:
@@ -119,23 +135,21 @@ def _refusal(problems: tuple[str, ...]) -> str:
 def _show_video(console: Console) -> None:
     from edgekv.media import backends
 
-    table = _grid("\nvideo")
+    table = _grid()
     for name, answer in backends().items():
         table.add_row(name, escape(answer))
-    console.print(table)
+    _show(console, "\nvideo", table)
 
 
-def _show_bundle(console: Console, path: Path, kv_budget: int, kv_dtype: KVDtype | None) -> bool:
-    from edgekv.bundle import Bundle
-    from edgekv.estimate import estimate
+def _show_bundle(
+    console: Console, opened: Bundle, need: Estimate, kv_dtype: KVDtype | None
+) -> bool:
     from edgekv.executors.tensorrt.memory import build_bytes, graph_bytes
     from edgekv.memory import available_bytes
 
-    opened = Bundle.open(path)
-    need, geometry = estimate(opened, kv_budget, kv_dtype), opened.geometry_for(kv_dtype)
-    available = available_bytes()
+    geometry, available = opened.geometry_for(kv_dtype), available_bytes()
     fits = available is None or need.total_bytes <= available
-    table = _grid(f"\nbundle {escape(opened.manifest.name)}")
+    table = _grid()
     table.add_row("family", escape(f"{opened.manifest.family}, weights {opened.manifest.weights}"))
     table.add_row("weights", format_bytes(need.weight_bytes))
     table.add_row(
@@ -152,7 +166,7 @@ def _show_bundle(console: Console, path: Path, kv_budget: int, kv_dtype: KVDtype
     builds = available is None or building <= available
     engines = f"about {format_bytes(building)} while its engines are built: {_verdict(builds)}"
     table.add_row("TensorRT", engines)
-    console.print(table)
+    _show(console, f"\nbundle {opened.manifest.name} in {opened.path}", table)
     return fits and has_room
 
 
@@ -164,7 +178,7 @@ def _add_session(table: Table, bundle: Bundle, num_pages: int, kv_dtype: KVDtype
     try:
         capacity = session_capacity(bundle, num_pages, kv_dtype)
     except BudgetError as error:
-        table.add_row("one session", f"[red]does not fit:[/] {escape(str(error))}")
+        table.add_row("one session", f"[red]none in this pool:[/] {escape(str(error))}")
         return False
     if capacity is None:
         table.add_row("one session", f"a window of {tokens} tokens")

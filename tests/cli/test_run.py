@@ -183,7 +183,9 @@ def test_doctor_says_what_runs_here_and_that_the_demo_fits() -> None:
         ("1MiB", "528 tokens - 2 pinned start - 128 for a question and its answer = 398: 24", 0),
         ("1MiB", "24 frames fit, bounded by the model's window; when one more comes, 4 leave", 0),
         ("400KiB", "10 frames fit, bounded by the pool (--kv-budget); when one more comes, 2", 0),
-        ("100KiB", "does not fit: 5 of 5 pages can be had", 1),
+        ("100KiB", "one session none in this pool: 5 of 5 pages can be had", 1),
+        ("100KiB", "MiB: fits in memory", 1),
+        ("512GiB", "GiB: does not fit in memory", 1),
     ],
 )  # fmt: skip
 def test_doctor_shows_how_many_frames_fit(
@@ -194,6 +196,25 @@ def test_doctor_shows_how_many_frames_fit(
     shown = " ".join(capsys.readouterr().out.split())
     assert ended.value.code == code
     assert said in shown
+
+
+def test_doctor_names_the_folder_and_leaves_no_blanks_behind(
+    capsys: pytest.CaptureFixture[str], bundle_path: Path
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["doctor", str(bundle_path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert f"bundle demo in {bundle_path}" in lines
+    assert lines == [line.rstrip() for line in lines]
+
+
+@pytest.mark.parametrize("given", [["demo"], ["--kv-budget", "1KiB"]])
+def test_doctor_refuses_what_it_was_given_before_it_reports(
+    capsys: pytest.CaptureFixture[str], given: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", *given])
+    assert (ended.value.code, capsys.readouterr().out) == (1, "")
 
 
 @pytest.mark.parametrize("moment_s", [0.0, 0.05, 0.2, 0.5])
