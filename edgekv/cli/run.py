@@ -38,9 +38,12 @@ def command(context: click.Context, /, **given: Any) -> int:
     Ctrl-C ends with the summary. Exit code 0; 1 for what went wrong, with one line on stderr;
     2 for bad usage."""
     from edgekv.demo.clip import demo_clip
+    from edgekv.media import check_source
 
     options = RunOptions(**given)
     check_together(context, options)
+    if options.source is not None:
+        check_source(options.source)
     clip = demo_clip() if options.source is None else None
     if clip is not None and not options.prompts and not given_here(context, "fps"):
         options = replace(options, fps=clip.fps)  # its questions know nothing of a device's pace

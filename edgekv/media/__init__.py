@@ -6,7 +6,7 @@ Does not know: models, sessions, tokens.
 """
 
 from edgekv.media.capture import backends
-from edgekv.media.open import open_video
+from edgekv.media.open import check_source, open_video
 from edgekv.media.source import SourceStats, VideoSource
 
-__all__ = ["SourceStats", "VideoSource", "backends", "open_video"]
+__all__ = ["SourceStats", "VideoSource", "backends", "check_source", "open_video"]

@@ -46,12 +46,20 @@ def open_video(
     folder_fps, timeout_s = positive(folder_fps, "folder_fps"), positive(timeout_s, "timeout_s")
     realtime = switch(realtime, "realtime")
     text = _as_text(source)
-    if text.isdecimal() or "://" in text or _is_device(text):
+    if _is_live(text):
         return _open_live(text, fps, timeout_s)
     reader = _open_stored(Path(text), folder_fps)
     if realtime:
         return LiveSource(reader, text, fps=fps, timeout_s=timeout_s, paced=True)
     return SequentialSource(reader, text, fps=fps)
+
+
+def check_source(source: str | Path) -> None:
+    """Raise SourceError, as ``open_video`` would, for a file or folder that is not there. Nothing
+    is opened, and no camera is asked."""
+    text = _as_text(source)
+    if not _is_live(text):
+        _is_folder(Path(text))
 
 
 def _as_text(source: object) -> str:
@@ -68,6 +76,10 @@ def _as_text(source: object) -> str:
         if isinstance(source, str | Path):
             raise SourceError(f"{error}, expected {_KINDS}") from None
         raise
+
+
+def _is_live(text: str) -> bool:
+    return text.isdecimal() or "://" in text or _is_device(text)
 
 
 def _is_device(text: str) -> bool:
@@ -90,13 +102,19 @@ def _open_live(source: str, fps: float | None, timeout_s: float) -> VideoSource:
     return LiveSource(reader, name, fps=fps, timeout_s=timeout_s)
 
 
-def _open_stored(path: Path, folder_fps: float) -> Reader:
+def _is_folder(path: Path) -> bool:
+    """Whether it is a folder and not a file. Raises SourceError for neither."""
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}, expected {_KINDS}") from error
     if not is_folder and not is_file:
         raise SourceError(f"{path}: no such file or folder, expected {_KINDS}")
+    return is_folder
+
+
+def _open_stored(path: Path, folder_fps: float) -> Reader:
+    is_folder = _is_folder(path)
     # Here, because it brings pillow along.
     from edgekv.media.folder import FolderReader, is_still
 

@@ -105,6 +105,7 @@ def test_a_clip_shorter_than_the_interval_gets_one_answer(tmp_path: Path) -> Non
         (["run", "{clip}", "--fast"], "No such option", 2),
         (["walk"], "No such command 'walk'", 2),
         (["run", "missing.mp4", "--prompt", "x"], "missing.mp4: no such file", 1),
+        (["run", "missing.mp4"], "missing.mp4: no such file", 1),
         (["run", "{text}", "--prompt", "x"], "text.mp4", 1),
         (["run", "{empty}", "--prompt", "x"], "empty.mp4", 1),
         (["run", "{clip}", "--prompt", "x", "--model", "{text}"], "expected a bundle folder", 1),
