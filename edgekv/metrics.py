@@ -199,15 +199,21 @@ def serve_metrics(model: Model, port: int, *, address: str = "127.0.0.1") -> Ser
     except (OSError, ValueError) as error:  # ValueError: a host name that can be none
         reason = getattr(error, "strerror", None) or error
         raise MetricsError(f"metrics cannot be served on {address}:{port}: {reason}") from None
-    return Server(server, thread)
+    return Server(server, thread, address)
 
 
 class Server:
     """A page of metrics being served, until ``close``."""
 
-    def __init__(self, server: Any, thread: Any) -> None:
-        self._server, self._thread = server, thread
+    def __init__(self, server: Any, thread: Any, address: str) -> None:
+        self._server, self._thread, self._address = server, thread, address
         self.port = int(server.server_port)
+
+    @property
+    def url(self) -> str:
+        """Of the page, at the address that was asked for."""
+        host = f"[{self._address}]" if ":" in self._address else self._address
+        return f"http://{host}:{self.port}/metrics"
 
     def close(self) -> None:
         """Stop serving, and wait until it has stopped."""

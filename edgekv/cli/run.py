@@ -81,6 +81,7 @@ def _run(options: RunOptions, clip: DemoClip | None, questions: list[Question]) 
             address, port = options.metrics_at
             metrics = serve_metrics(model, port, address=address)
             closed_at_end.callback(metrics.close)
+            click.echo(f"edgekv run: metrics on {metrics.url}", err=True)
         video = closed_at_end.enter_context(
             edgekv.open_video(
                 str(clip.path) if clip else str(options.source),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -275,6 +276,17 @@ def test_a_place_for_metrics_that_is_none_is_a_usage_error(
         main(["run", "--metrics", place])
     assert stopped.value.code == 2
     assert f"got '{place}'" in capsys.readouterr().err
+
+
+def test_where_metrics_are_served_is_said_beside_the_output(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["run", "--metrics", "0", "--duration", "1s", "--format", "jsonl"]
+    with pytest.raises(SystemExit):
+        main([*command, "--kv-budget", "1MiB", "--threads", "1"])
+    shown = capsys.readouterr()
+    assert re.search(r"^edgekv run: metrics on http://127\.0\.0\.1:\d+/metrics$", shown.err, re.M)
+    assert all(json.loads(line) for line in shown.out.splitlines())
 
 
 def test_still_frames_are_skipped_and_counted(tmp_path: Path) -> None:

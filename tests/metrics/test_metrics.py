@@ -112,7 +112,7 @@ def test_figures_of_cross_attention(model: edgekv.Model, tmp_path: Path) -> None
 
 def test_a_served_page_holds_them_until_it_is_closed(model: edgekv.Model) -> None:
     server = serve_metrics(model, 0)
-    url = f"http://127.0.0.1:{server.port}/metrics"
+    url = server.url
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # to here, past any proxy
     with opener.open(url, timeout=HANG_S) as page:
         served = read(page.read().decode())
