@@ -62,18 +62,19 @@ class Model:
     ) -> Session:
         """Open a session: its pinned start, with the instructions, is prefilled now.
 
-        ``retain`` None: ``window``, or ``keep`` for a model whose frames take no room in the
-        context. ``reserve_tokens`` (default: 128, at most a quarter of the context) stay free for a
-        question and its answer. When sessions want more than the pool has, frames leave first from
-        the one with the lowest ``priority``, among equals from the one furthest above its share;
-        pinned start and newest frame always stay. ``tier`` is a file for frames that leave, of at
-        most ``tier_limit`` bytes, for ``Session.ask(…, recall="auto")`` to bring back; what an
-        earlier session left in it is gone. ``tier_format``: ``int8``, ``int4-values`` (keys stay
-        int8) or ``exact``. Raises TierError when the file cannot be made, ValueError where there
-        can be no tier (no frames, or positions that cannot move), BudgetError when the pinned
-        start, one frame and the reserve do not fit beside what the other sessions cannot do
-        without, ValueError for an unknown rule or one that this model's positions or its exported
-        graph do not allow.
+        ``retain`` is the rule that says which frames stay: ``window``, ``uniform``, ``novelty``,
+        ``least-attended`` or ``keep`` (docs/retention.md). None: ``window``, or ``keep`` for a
+        model whose frames take no room in the context. ``reserve_tokens`` (default: 128, at most a
+        quarter of the context) stay free for a question and its answer. When sessions want more
+        than the pool has, frames leave first from the one with the lowest ``priority``, among
+        equals from the one furthest above its share; pinned start and newest frame always stay.
+        ``tier`` is a file for frames that leave, of at most ``tier_limit`` bytes, for
+        ``Session.ask(…, recall="auto")`` to bring back; what an earlier session left in it is gone.
+        ``tier_format``: ``int8``, ``int4-values`` (keys stay int8) or ``exact``. Raises TierError
+        when the file cannot be made, ValueError where there can be no tier (no frames, or positions
+        that cannot move), BudgetError when the pinned start, one frame and the reserve do not fit
+        beside what the other sessions cannot do without, ValueError for an unknown rule or one that
+        this model's positions or its exported graph do not allow.
 
         With ``skip_still``, frames that show nothing new are not encoded, but at least one every so
         many seconds is (``edgekv.media.stillness``).

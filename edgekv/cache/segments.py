@@ -55,7 +55,11 @@ class Segment:
 
 
 class SegmentTable:
-    """Segments as columns, oldest first: what retention rules choose from. Copies, free to keep."""
+    """Segments as columns, oldest first: what retention rules choose from. Copies, free to keep.
+
+    ``index`` numbers frames as their source does (0, 13, 25 when two of 25 a second are taken);
+    what counts segments is ``ids``, which grow by one with each that comes.
+    """
 
     __slots__ = ("_heat", "_num_pages", "_rows", "_summaries")
 

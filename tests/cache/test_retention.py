@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -243,6 +247,23 @@ def test_an_unknown_rule_names_the_choices() -> None:
     choices = ", ".join([*RULES, "keep"])
     with pytest.raises(ValueError, match=f"one of {choices}, got 'windw'"):
         retention_rule("windw")
+
+
+# -- the example in docs/retention.md
+
+
+def test_the_rule_that_the_docs_show_meets_the_demands_and_keeps_one_of_ten_seconds() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "retention.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    defined: dict[str, Any] = {}
+    exec(code, defined)  # noqa: S102 - our own words
+    rule: RetentionRule = defined["Tens"]()
+    test_the_same_segments_give_the_same_choice(rule)
+    test_nothing_wanted_nothing_chosen(rule)
+    test_a_stream_within_its_marks(rule)
+    segments = table([1] * 40)  # two a second: 0 and 20 begin ten seconds, the newest ten stay
+    assert rule.choose(segments, 5).tolist() == [1, 2, 3, 4, 5]
+    assert sorted(set(range(30)) - set(rule.choose(segments, 28).tolist())) == [0, 20]
 
 
 # -- models whose positions cannot be shifted

@@ -3,8 +3,8 @@
 Owns: the rule protocol, the list of rules, and ``choose_room``, which asks one about a sequence.
 Guarantees: system segments are never offered to a rule; when room cannot be made nothing is
     dropped.
-Does not know: what frames show. A new rule is one file here, one line in ``_RULES`` and one line in
-    the shared test list.
+Does not know: what frames show. A new rule is one file here, its import and its line in ``_RULES``
+    (rules.py) and one line in the shared test list; docs/retention.md has an example.
 """
 
 from edgekv.cache.retention.keep import Keep
