@@ -71,13 +71,16 @@ class Sharing(Members):
         room for both; the room kept for a question is such room.
         """
         plan = self.plan(member, num_tokens, leaving, spare_newest=spare_newest)
-        with self._carried_out(plan, self.cache.geometry.pages_for(num_tokens)):
+        num_before = member.sequence.num_tokens
+        try:
+            self._carry_out(plan, self.cache.geometry.pages_for(num_tokens))
             num_before = member.sequence.num_tokens
-            try:
-                yield
-            except BaseException:
-                member.undo_appends(num_before)
-                raise
+            yield
+        except BaseException:
+            member.undo_appends(num_before)
+            self._undo(plan)
+            raise
+        self._settle(plan)
 
     @contextmanager
     def entering(self, member: Member, num_pages: int) -> Generator[None, None, None]:
@@ -95,24 +98,30 @@ class Sharing(Members):
                     f"the context has {num_pages} pages, {error.free} can be had from sessions of "
                     f"no higher priority than {member.priority}"
                 ) from None
-            with self._carried_out(plan, num_pages):
+            try:
+                self._carry_out(plan, num_pages)
                 yield
+            except BaseException:
+                self._undo(plan)
+                raise
+            self._settle(plan)
         except BaseException:
             member.sequence.close()
             raise
 
-    @contextmanager
-    def _carried_out(self, plan: list[Leaving], num_pages: int) -> Generator[None, None, None]:
-        """Drops what is planned; puts it back, if it can be kept so long, when the block fails."""
+    def _carry_out(self, plan: list[Leaving], num_pages: int) -> None:
+        """Drop what is planned for ``num_pages`` to come; set aside, if there is room for both."""
         hold = num_pages <= self.cache.allocator.num_available
-        try:
-            for leaving in plan:
-                leaving.member.drop(leaving.ids, rule=leaving.rule, hold=hold)
-            yield
-        except BaseException:
-            for leaving in plan:
-                leaving.member.put_back()
-            raise
+        for leaving in plan:
+            leaving.member.drop(leaving.ids, rule=leaving.rule, hold=hold)
+
+    def _undo(self, plan: list[Leaving]) -> None:
+        """What was set aside has never left."""
+        for leaving in plan:
+            leaving.member.put_back()
+
+    def _settle(self, plan: list[Leaving]) -> None:
+        """What was set aside has left."""
         for leaving in plan:
             leaving.member.sequence.let_go()
 

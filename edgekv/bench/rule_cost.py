@@ -78,15 +78,17 @@ def rule_costs(model: edgekv.Model, *, num_timed: int = _NUM_TIMED) -> dict[str,
     ``RULE_cost_ms`` a frame, ``RULE_push_ms`` and ``RULE_cost_percent`` of it; what it is made of,
     ``RULE_batch_ms`` and ``RULE_batch_frames``, and ``RULE_without_ms``, which is taken off.
     """
-    rules, per_context = retention_rules(), MAX_FRAMES - 2
+    rules, per_context, half = retention_rules(), MAX_FRAMES - 2, _NUM_WITHOUT // 2
     num_frames = len(rules) * (_NUM_WITHOUT * per_context + _NUM_WARM + num_timed)
     streams = needle_streams(-(-num_frames // _STREAM_FRAMES), _STREAM_FRAMES)
     frames = chain.from_iterable(stream.clip.frames for stream in streams)
     figures: dict[str, float] = {}
     for rule in rules:
-        without = [_watch(model, "keep", islice(frames, per_context)) for _ in range(_NUM_WITHOUT)]
-        without_ms = float(np.percentile(np.concatenate(without)[:, 1], 10))
+        # Half before and half after, so that what else runs on the machine weighs on both alike.
+        without = [_watch(model, "keep", islice(frames, per_context)) for _ in range(half)]
         watched = _watch(model, rule, islice(frames, _NUM_WARM + num_timed))[_NUM_WARM:]
+        without += [_watch(model, "keep", islice(frames, per_context)) for _ in range(half)]
+        without_ms = float(np.percentile(np.concatenate(without)[:, 1], 10))
         num_gone, spent, push = watched.T
         busy, push_ms = num_gone > 0, float(np.percentile(push, 10))
         batch_ms, idle_ms = (float(np.percentile(spent[kind], 10)) for kind in (busy, ~busy))

@@ -89,10 +89,8 @@ def choose_room(
     if num_pages <= num_free and not excess:
         return _NOTHING
     table = offered(sequence, rule)
-    which = _loose(table, spare_newest=spare_newest)
-    loose = table.take(which)
-    droppable = int(loose.num_pages.sum())
-    pinned = sequence.num_pages - droppable
+    which, pinned = _loose(table, spare_newest=spare_newest)
+    loose, droppable = table.take(which), sequence.num_pages - pinned
     if pinned + num_pages > marks.high:
         kept = "pinned or the newest frame's" if spare_newest else "pinned"
         raise ContextError(f"need {num_pages} pages, {pinned} of {marks.high} are {kept}")
@@ -113,10 +111,12 @@ def choose_room(
     return ids
 
 
-def _loose(table: SegmentTable, *, spare_newest: bool) -> slice | NDArray[np.intp]:
-    """Which segments may leave: usually all behind the start, which takes no copies."""
+def _loose(table: SegmentTable, *, spare_newest: bool) -> tuple[slice | NDArray[np.bool_], int]:
+    """Which segments may leave, and the pages of those that may not: usually all behind the start,
+    which takes no copies."""
     kinds = table.kinds.tobytes()  # far faster to search than an array
     num_pinned = kinds.count(SYSTEM_CODE)
     if not spare_newest and kinds.rfind(SYSTEM_CODE) < num_pinned:
-        return slice(num_pinned, None)
-    return np.flatnonzero(may_leave(table, spare_newest=spare_newest))
+        return slice(num_pinned, None), sum(table.num_pages[:num_pinned].tolist())
+    able = may_leave(table, spare_newest=spare_newest)
+    return able, int(table.num_pages[~able].sum())
