@@ -97,6 +97,7 @@ class Summary:
     num_still_frames: int  # of those, not encoded
     num_bad_frames: int
     num_dropped_frames: int
+    num_evicted_frames: int  # in this run, as all counts here
     num_answers: int
     num_right: int  # of the answers that could be checked
     num_wrong: int
@@ -294,19 +295,20 @@ class StreamRun:
     def summary(self) -> Summary:
         """The figures so far."""
         end_bytes = anonymous_bytes()
-        source = self._source.stats()
+        source, stats = self._source.stats(), self._session.stats()
         return Summary(
             num_frames=self._latency.num_recorded + self._num_still,
             num_still_frames=self._num_still,
             num_bad_frames=source.num_bad_frames,
             num_dropped_frames=source.num_dropped_frames,
+            num_evicted_frames=stats.num_evicted_frames - self._num_evicted_before,
             num_answers=self._num_answers,
             num_right=self._num_right,
             num_wrong=self._num_wrong,
             num_skipped_questions=self._num_skipped,
             num_saves=self._num_saves,
             duration_s=self._source_s,
-            stats=self._session.stats(),
+            stats=stats,
             ms_p50=self._latency.percentile_ms(50),
             ms_p95=self._latency.percentile_ms(95),
             ms_first_100=self._latency.first_ms(),

@@ -23,8 +23,7 @@ from edgekv.cli.memory_line import MemoryLine
 from edgekv.config import format_bytes
 from edgekv.stream import AnswerEvent, FrameEvent, NoticeEvent, StreamEvent, Summary
 from edgekv.tiering import TierStats
-
-_NOTICES = {"restored": "frames in the saved session, which goes on from here"}
+from edgekv.trace.phrases import many
 
 
 class Output(Protocol):
@@ -136,7 +135,7 @@ def _summary_json(summary: Summary) -> dict[str, object]:
         "kv_bytes": stats.pool_bytes,
         "context_frames": stats.num_context_frames,
         "context_tokens": stats.num_tokens,
-        "evicted_frames": stats.num_evicted_frames,
+        "evicted_frames": summary.num_evicted_frames,
         "tier": _tier_json(stats.tier),
         "ms_per_frame": {
             "p50": round(summary.ms_p50, 3),
@@ -180,20 +179,22 @@ class TextOutput:
         self._console = console or _Console(highlight=False)
         self._live = Live(Text(""), console=self._console, refresh_per_second=8, transient=True)
         self._memory = MemoryLine()
+        self._num_evicted = 0  # in this run
 
     @_naming_stdout()
     def show(self, event: StreamEvent) -> None:
         """Print or update."""
         if isinstance(event, FrameEvent):
             self._memory.sample()
-            self._live.update(Text(f"{_live_line(event)}\n{self._memory}", style="dim"))
+            live = f"{_live_line(event, self._num_evicted)}\n{self._memory}"
+            self._live.update(Text(live, style="dim"))
         elif isinstance(event, AnswerEvent):
             self._show_answer(event)
         elif isinstance(event, NoticeEvent):
-            if event.what != "evicted_frames":  # routine once the window is full
-                what = _NOTICES.get(event.what, event.what.replace("_", " "))
-                what = what[:-1] if event.count == 1 and what.endswith("s") else what
-                self._console.print(f"[yellow]{_clock(event.time_s)}  {event.count} {what}[/]")
+            if event.what == "evicted_frames":  # routine once the window is full
+                self._num_evicted += event.count
+            else:
+                self._console.print(f"[yellow]{_clock(event.time_s)}  {_notice(event)}[/]")
         else:
             self._show_summary(event)
 
@@ -212,23 +213,23 @@ class TextOutput:
             (f"  {answer.ttft_s * 1e3:.0f} ms", "dim"),
         )
         if num_recalled := len(answer.recalled_frames):
-            line.append(f"  {num_recalled} recalled frame{'s' * (num_recalled > 1)}", "dim")
+            line.append(f"  {many(num_recalled, 'recalled frame')}", "dim")
         line.append_text(Text.from_markup(mark))
         self._console.print(line, soft_wrap=not self._console.is_terminal)
 
     def _show_summary(self, summary: Summary) -> None:
         stats = summary.stats
         still = f" ({summary.num_still_frames} still)" if summary.num_still_frames else ""
-        answers = "answer" if summary.num_answers == 1 else "answers"
         hundreds = ""
         if summary.num_frames >= 200:
             first, last = summary.ms_first_100, summary.ms_last_100
             hundreds = f"; first hundred {first:.1f}, last hundred {last:.1f}"
         lines = [
-            f"{summary.num_frames} frames{still}, {summary.num_answers} {answers}, "
+            f"{many(summary.num_frames, 'frame')}{still}, {many(summary.num_answers, 'answer')}, "
             f"{summary.ms_p50:.1f} ms a frame (p95 {summary.ms_p95:.1f}{hundreds})",
             f"KV pool: {stats.pages_peak} of its {stats.num_pages} pages used at most "
-            f"({format_bytes(stats.pool_bytes)}), {stats.num_evicted_frames} frames let go",
+            f"({format_bytes(stats.pool_bytes)}), "
+            f"{many(summary.num_evicted_frames, 'frame')} let go",
         ]
         if line := str(self._memory):
             start = summary.anonymous_bytes_start
@@ -236,11 +237,13 @@ class TextOutput:
             lines.append(f"{line}{since}")
         if summary.num_bad_frames or summary.num_dropped_frames:
             lines.append(
-                f"{summary.num_bad_frames} bad frames skipped, {summary.num_dropped_frames} dropped"
+                f"{many(summary.num_bad_frames, 'bad frame')} skipped, "
+                f"{summary.num_dropped_frames:,} dropped"
             )
         if num_checked := summary.num_right + summary.num_wrong:
             colour = "red" if summary.num_wrong else "green"
-            right = f"[bold {colour}]{summary.num_right} of {num_checked} answers right[/]"
+            checked = many(num_checked, "answer")
+            right = f"[bold {colour}]{summary.num_right} of {checked} right[/]"
             lines.append(f"{right}, checked against what was drawn")
         self._live.update(Text(""))
         for line in lines:
@@ -255,12 +258,18 @@ class TextOutput:
         self._live.stop()
 
 
-def _live_line(event: FrameEvent) -> str:
+def _notice(event: NoticeEvent) -> str:
+    if event.what == "restored":
+        return f"{many(event.count, 'frame')} in the saved session, which goes on from here"
+    return many(event.count, event.what.replace("_", " ").removesuffix("s"))
+
+
+def _live_line(event: FrameEvent, num_evicted: int) -> str:
     stats = event.stats
     num_used = stats.pages_live + stats.pages_in_flight
     return (
         f"{_clock(event.frame.time_s)}  frame {event.frame.index}  "
-        f"pages {num_used} of {stats.num_pages}  evicted {stats.num_evicted_frames}  "
+        f"pages {num_used} of {stats.num_pages}  evicted {num_evicted}  "
         f"{event.duration_s * 1e3:.1f} ms a frame"
     )
 

@@ -45,20 +45,39 @@ def test_a_second_run_goes_on_from_the_first(
     assert summary["context_frames"] + summary["evicted_frames"] == 40
     text, _ = run(capfd, clip, "--save", path, "--duration", "1s", "--save-every", "500ms")
     assert "00:19.0" in text
-    assert "frames in the saved session, which goes on from here" in text
+    kept = summary["context_frames"]
+    assert f"{kept} frames in the saved session, which goes on from here" in text
+    # A full window lets four go at once: what left in earlier runs is not counted.
+    assert summary["evicted_frames"] > 4
+    assert "2 frames, 1 answer," in text
+    assert ", 4 frames let go" in text
     fresh = lines(run(capfd, *common, "--no-restore")[0])
     assert [line["type"] for line in fresh] == ["answer", "answer", "summary"]
     assert fresh[-1]["context_frames"] == 20
+
+
+def test_one_is_not_several(capfd: pytest.CaptureFixture[str], clip: Path, tmp_path: Path) -> None:
+    common = (clip, "--save", tmp_path / "a.session", "--duration", "400ms")
+    assert "1 frame, 1 answer," in run(capfd, *common)[0]
+    text, _ = run(capfd, *common)
+    assert "1 frame in the saved session, which goes on from here" in text
 
 
 def test_what_cannot_be_continued_gets_one_line(
     capfd: pytest.CaptureFixture[str], clip: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.session"
+    plain = tmp_path / "plain.session"
     run(capfd, clip, "--save", path, "--duration", "1s", "--instructions", "Watch.")
+    run(capfd, clip, "--save", plain, "--duration", "1s")
     same = ("--save", path, "--instructions", "Watch.")
     for arguments, said, code in (
-        (("--save", path), "saved with instructions 'Watch.' and --retain window", 1),
+        (("--save", path), "saved with --instructions 'Watch.' and with --retain window", 1),
+        (
+            ("--save", plain, "--retain", "uniform"),
+            "saved without --instructions and with --retain window; give the same",
+            1,
+        ),
         (("--save", tmp_path), "is a directory", 2),
         (("--save", clip), "clip.mp4: not a saved session", 1),
         ((*same, "--tier", tmp_path / "t"), "saved without a tier", 1),

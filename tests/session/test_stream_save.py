@@ -59,6 +59,7 @@ def test_time_goes_on_when_a_source_begins_anew(
         fresh = sum(count for what, _, count in notices(events) if what == "evicted_frames")
         assert fresh == session.stats().num_evicted_frames - evicted
         assert isinstance(events[-1], Summary)
+        assert (events[-1].num_frames, events[-1].num_evicted_frames) == (9, fresh)
         assert events[-1].duration_s == 4.0
         # The same session on a source whose times have gone on: they are taken as they are.
         session.push(Frame(picture(0), 100.0))
