@@ -12,7 +12,7 @@ from types import TracebackType
 
 from edgekv.bundle import Bundle
 from edgekv.cache import SequenceState
-from edgekv.cache.retention import retention_rule
+from edgekv.cache.retention import retention_rule, retention_rules
 from edgekv.checks import optional_path, path_of
 from edgekv.config import parse_bytes
 from edgekv.executors import Device
@@ -71,10 +71,10 @@ class Model:
         ``tier`` is a file for frames that leave, of at most ``tier_limit`` bytes, for
         ``Session.ask(…, recall="auto")`` to bring back; what an earlier session left in it is gone.
         ``tier_format``: ``int8``, ``int4-values`` (keys stay int8) or ``exact``. Raises TierError
-        when the file cannot be made, ValueError where there can be no tier (no frames, or positions
-        that cannot move), BudgetError when the pinned start, one frame and the reserve do not fit
-        beside what the other sessions cannot do without, ValueError for an unknown rule or one that
-        this model's positions or its exported graph do not allow.
+        when the file cannot be made, ValueError where there can be no tier (no frames, none that
+        may leave, or positions that cannot move), BudgetError when the pinned start, one frame and
+        the reserve do not fit beside what the other sessions cannot do without, ValueError for an
+        unknown rule or one that this model's positions or its exported graph do not allow.
 
         With ``skip_still``, frames that show nothing new are not encoded, but at least one every so
         many seconds is (``edgekv.media.stillness``).
@@ -88,6 +88,9 @@ class Model:
             retain = self._inputs.default_retain
         if retention_rule(retain, shiftable=self.bundle.manifest.shiftable).needs_heat:
             self._require_mass(retain)
+        request = None if path is None else self._request(path, max_bytes, kept_as)
+        if request is not None and retain not in retention_rules():
+            raise ValueError(f"retain={retain!r} lets no frame leave, so a tier would stay empty")
         return Session.open(
             self._runner,
             self._inputs,
@@ -97,7 +100,7 @@ class Model:
             reserve_tokens=reserve_tokens,
             priority=priority,
             gate=gate,
-            tier=None if path is None else self._request(path, max_bytes, kept_as),
+            tier=request,
         )
 
     def _require_mass(self, retain: str) -> None:

@@ -185,9 +185,9 @@ def _difference(session: SessionRecord, options: RunOptions) -> str | None:
             return f"with --tier {had.path} --tier-limit {had.max_bytes}; give these, or neither"
     if (session.instructions, session.retain) == (options.instructions, options.retain):
         return None
-    return (
-        f"with instructions {session.instructions!r} and --retain {session.retain}; give the same"
-    )
+    text = session.instructions
+    given = "without --instructions" if text is None else f"with --instructions {text!r}"
+    return f"{given} and with --retain {session.retain}; give the same"
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any, get_args
 import click
 from click.core import ParameterSource
 
-from edgekv.cache.retention import retain_choices
+from edgekv.cache.retention import retain_choices, retention_rules
 from edgekv.cli.options import (
     COUNT,
     PathType,
@@ -257,6 +257,10 @@ def check_together(context: click.Context, options: RunOptions) -> None:
     for (name, given), (other, needed) in _NEEDS:
         if given_here(context, name) and getattr(options, other) is None:
             raise click.UsageError(f"{given} needs {needed}", context)
+    if options.tier is not None and options.retain not in retention_rules():
+        raise click.UsageError(
+            f"with --retain {options.retain} no frame leaves, so --tier has none to keep", context
+        )
     written = {"--save": options.save_to, "--tier": options.tier, "--trace": options.trace_path}
     real = {option: os.path.realpath(path) for option, path in written.items() if path is not None}
     for one, other in combinations(real, 2):

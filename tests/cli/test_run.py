@@ -67,6 +67,16 @@ def test_text_shows_answers_with_their_times_and_the_figures(clip: Path) -> None
     assert "memory over time █" in done.stdout
 
 
+def test_text_does_not_say_which_frames_leave_as_a_matter_of_course(clip: Path) -> None:
+    done = edgekv(
+        "run", clip, "--prompt", QUESTION, "--fps", 10, "--kv-budget", "256KiB",
+        "--max-new-tokens", 1,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "frames let go" in done.stdout
+    assert "evicted" not in done.stdout
+
+
 def test_several_prompts_and_a_duration(clip: Path) -> None:
     done = edgekv(
         "run", clip, "--prompt", "What do you see?", "--prompt", "Is there a red circle now?",
@@ -119,6 +129,7 @@ def test_a_clip_shorter_than_the_interval_gets_one_answer(tmp_path: Path) -> Non
         (["run", "--save-every", "5s"], "--save-every needs --save", 2),
         (["run", "--no-restore"], "--no-restore needs --save", 2),
         (["run", "--tier-limit", "5MiB"], "--tier-limit needs --tier", 2),
+        (["run", "--tier", "a", "--retain", "keep"], "with --retain keep no frame leaves", 2),
         (["run", "--trace-limit", "5MiB"], "--trace-limit needs --trace", 2),
         (["run", "--save", "a", "--tier", "./a"], "--save and --tier need a file each, got a", 2),
         (["run", "{clip}", "--prompt", "x", "--model", "{folder}"], "{folder}: bundle.json: ", 1),

@@ -240,6 +240,9 @@ def test_wrong_arguments(model: edgekv.Model, session: edgekv.Session, tmp_path:
         session.ask(QUESTION, recall="yes")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="tier format must be one of"):
         model.session(tier=tmp_path / "t", tier_format="int2")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="retain='keep' lets no frame leave, so a tier would stay"):
+        model.session(tier=tmp_path / "t", retain="keep")
+    assert not (tmp_path / "t").exists()
     with pytest.raises(TierError, match="holds no frame"):
         model.session(tier=tmp_path / "t", tier_limit="5KiB")
     with pytest.raises(TierError, match="cannot be made"):
