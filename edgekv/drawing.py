@@ -92,6 +92,7 @@ def draw_answer(
     options: SamplingOptions,
     began_s: float,  # when the question came, as perf_counter counts
     recalled_frames: tuple[int, ...] = (),  # that stand on the fork for it
+    recalled_times_s: tuple[float, ...] = (),  # of these
 ) -> Generator[str, None, Answer]:
     """Ask on a fork: yields "" once the prompt is prefilled and then the text of each token, which
     may be empty; returns the whole answer. It holds nothing to be given back when it ends early."""
@@ -121,4 +122,5 @@ def draw_answer(
     pieces.append(text.finish())
     yield pieces[-1]
     speed = (len(ids) - 1) / decode_s if decode_s else 0.0
-    return Answer("".join(pieces), tuple(ids), ttft_s, speed, reason, recalled_frames)
+    recalled = recalled_frames, recalled_times_s
+    return Answer("".join(pieces), tuple(ids), ttft_s, speed, reason, *recalled)

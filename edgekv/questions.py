@@ -60,6 +60,7 @@ class Questions:
             options=replace(options, max_new_tokens=asked.num_new),
             began_s=began_s,
             recalled_frames=asked.recalled_frames,
+            recalled_times_s=asked.recalled_times_s,
         )
         drawing = Drawing(self._runner, fork, tokens)
         drawing.begin()

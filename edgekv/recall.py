@@ -34,6 +34,7 @@ class Asked:
     num_new: int  # tokens the answer may have
     num_prefilled: int = 0  # of the prompt
     recalled_frames: tuple[int, ...] = ()  # numbers of those that came back, oldest first
+    recalled_times_s: tuple[float, ...] = ()  # when they were pushed
     reading_s: float = 0.0  # that the disk took for them
     waiting_s: float = 0.0  # of it, that the question waited
 
@@ -131,7 +132,8 @@ def bring_back(
         pages = fork.insert(state_of(frames, page_size, fork.next_segment_id))
         runner.write_pages(pages, np.concatenate([frame.pages for frame in frames]))
     indices = tuple(int(frame.row["index"]) for frame in frames)
-    return Asked(asked.num_new, half, indices, reading.seconds, waiting_s)
+    times_s = tuple(float(frame.row["time_s"]) for frame in frames)
+    return Asked(asked.num_new, half, indices, times_s, reading.seconds, waiting_s)
 
 
 def looks_for(

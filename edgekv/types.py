@@ -80,4 +80,8 @@ class Answer:
     ttft_s: float  # seconds to first token
     tokens_per_s: float  # decode speed after the first token, 0.0 when there was only one
     finish_reason: FinishReason
-    recalled_frames: tuple[int, ...] = ()  # numbers of frames that came back for it, oldest first
+    # Frames that came back for it, oldest first: their numbers in the sources that they came from,
+    # of which a session that was restored has had several, and when they were pushed. Session time
+    # never goes back.
+    recalled_frames: tuple[int, ...] = ()
+    recalled_times_s: tuple[float, ...] = ()

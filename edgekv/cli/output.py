@@ -95,6 +95,7 @@ def as_json(event: AnswerEvent | NoticeEvent | Summary) -> dict[str, object]:
             "tokens_per_s": round(answer.tokens_per_s, 1) if answer.tokens_per_s else None,
             "finish_reason": answer.finish_reason,
             "recalled": list(answer.recalled_frames),
+            "recalled_times_s": [round(time_s, 3) for time_s in answer.recalled_times_s],
         }
         if event.question.expected is not None:
             line["expected"] = event.question.expected

@@ -47,7 +47,8 @@ def check_summary(
         assert error == (f"edgekv: {summaries[0]['error']}\n" if summaries[0]["error"] else "")
         return
     (first,) = (k for k, line in enumerate(lines) if "ms a frame (p95" in line)
-    assert frames is None or lines[first].startswith(f"{frames} frames, ")
+    said = "1 frame, " if frames == 1 else f"{frames} frames, "
+    assert frames is None or lines[first].startswith(said)
     assert lines[first + 1].startswith("KV pool: ")
     assert lines[first + 2].startswith("memory over time ")
     assert len(lines) <= first + 4
@@ -172,6 +173,7 @@ def test_answers_say_which_frames_came_back_for_them(
     for answer in answers:
         assert answer["recalled"] == sorted(set(answer["recalled"]))
         assert all(0 <= index < answer["frame"] for index in answer["recalled"])
+        assert answer["recalled_times_s"] == [index / 10 for index in answer["recalled"]]
     assert sum(len(a["recalled"]) for a in answers) == shown[-1]["tier"]["recalled_frames"]
     text, _ = run(capfd, "text", 0, *common)
     assert any("recalled frame" in line for line in text)

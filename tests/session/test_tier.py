@@ -38,6 +38,7 @@ def test_what_left_is_found_again(watched: edgekv.Session, needle: NeedleStream)
     assert tier_of(watched).num_recalled == len(answer.recalled_frames) > 0
     assert set(answer.recalled_frames) & set(needle.sightings)
     assert list(answer.recalled_frames) == sorted(set(answer.recalled_frames))
+    assert answer.recalled_times_s == tuple(k / 2 for k in answer.recalled_frames)
     assert not np.isin(answer.recalled_frames, watched.context_frames()).any()
     assert watched.ask(about_stranger.text, OPTIONS, recall="auto").text.strip() == "no"
     pieces = "".join(watched.ask_iter(about_needle.text, OPTIONS, recall="auto"))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import edgekv
+from edgekv import Frame
 from edgekv.bundle import Bundle
 from edgekv.demo.needles import NeedleStream
 from edgekv.executors.ort_cpu import OrtDecoder
@@ -33,6 +34,23 @@ def test_a_restored_session_recalls_as_before(
             restored.push(needle.clip.frames[k], 100 + k)
         assert tier_of(restored).num_stored > 0
         assert tier_of(restored).num_frames == num_frames + tier_of(restored).num_stored
+
+
+def test_times_tell_frames_of_the_same_number_apart(
+    watched: edgekv.Session, model: edgekv.Model, needle: NeedleStream, tmp_path: Path
+) -> None:
+    """A source that begins anew counts its frames from 0 again."""
+    watched.save(tmp_path / "a.session")
+    watched.close()
+    with model.restore(tmp_path / "a.session") as restored:
+        for k in range(60):
+            restored.push(Frame(needle.clip.frames[k], 100.0 + k, index=k))
+        answer = restored.ask(needle.about_needle()[0].text, recall="auto")
+    times_s = answer.recalled_times_s
+    assert list(times_s) == sorted(set(times_s))
+    assert times_s[0] < 100 < times_s[-1]
+    for index, time_s in zip(answer.recalled_frames, times_s, strict=True):
+        assert time_s == (index / 2 if time_s < 100 else 100 + index)
 
 
 def test_frames_of_a_lost_hour_never_come_back(
