@@ -103,4 +103,4 @@ class Questions:
         if recall == "off" or tier is None:
             return fit(self._runner, fork, member, len(ids), num_wanted)
         prompt = self._inputs.embed(ids)
-        return tier.bring_back(self._runner, fork, member, prompt, num_wanted)
+        return tier.bring_back(self._runner, self._inputs, fork, member, prompt, num_wanted)

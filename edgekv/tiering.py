@@ -70,6 +70,7 @@ class SessionTier:
         self._tier = tier
         self._queries = queries
         self.recall_off = recall_off
+        self._to_measure = False  # as soon as there is room for it
         self.num_recalled = 0
         self._reading_s = self._waiting_s = 0.0  # while recalling
         self.reading_ms = self.encoding_ms = float("nan")
@@ -108,14 +109,21 @@ class SessionTier:
 
     def measure(self, runner: Runner, inputs: InputEncoder, live: Sequence) -> None:
         """Time a frame read from the disk against one encoded again; recalling goes off if it is
-        slower."""
-        if self._tier is None or self.recall_off is not None:
+        slower, and while the pool has no room for a frame to be encoded."""
+        if self._tier is None or not (self.recall_off is None or self._to_measure):
             return
+        had_room, self._to_measure = not self._to_measure, False
         try:
             self.encoding_ms, self.reading_ms = _measure(self._tier, runner, inputs, live)
-        except (TierError, OutOfPagesError, OSError) as error:
+        except OutOfPagesError as error:
+            self._to_measure = True
+            if had_room:
+                self._turn_off(f"reading is measured when a question finds room for it ({error})")
+            return
+        except (TierError, OSError) as error:
             self._turn_off(f"reading could not be measured ({error})")
             return
+        self.recall_off = None
         if self.reading_ms > self.encoding_ms:
             self._turn_off(
                 f"reading a frame back takes {self.reading_ms:.1f} ms here, "
@@ -130,12 +138,15 @@ class SessionTier:
     def bring_back(
         self,
         runner: Runner,
+        inputs: InputEncoder,
         fork: Sequence,
         member: Member,
         prompt: NDArray[np.float32],  # (n, hidden)
         num_wanted: int,
     ) -> Asked:
         """Make a question fit its fork, with the frames it is about. Raises as ``fit``."""
+        if self._to_measure:
+            self.measure(runner, inputs, member.sequence)
         if self._tier is None or self._queries is None or self.recall_off is not None:
             return fit(runner, fork, member, len(prompt), num_wanted)
         asked = bring_back(

@@ -186,6 +186,33 @@ def test_measuring_leaves_nothing_behind(model: edgekv.Model, tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["a.tier"]
 
 
+def test_reading_is_measured_later_where_the_pool_is_full(
+    bundle_path: Path, picture: Picture, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
+    with (
+        caplog.at_level(logging.WARNING, "edgekv"),
+        edgekv.load(bundle_path, kv_budget=40 * page_bytes, num_threads=1) as small,
+        small.session() as other,
+    ):
+        push(other, picture, 0, 40)
+        answer = other.ask_iter(QUESTION, SamplingOptions(max_new_tokens=10_000))
+        next(answer)
+        assert other.stats().pages_available == 0
+        with small.session(tier=tmp_path / "a.tier", tier_limit="1MiB") as session:
+            reason = tier_of(session).recall_off
+            assert reason is not None
+            assert reason.startswith("reading is measured when a question finds room for it (need ")
+            assert math.isnan(tier_of(session).reading_ms)
+            del answer  # its pages are free again
+            push(session, picture, 40, 40)
+            assert tier_of(session).recall_off == reason
+            assert session.ask(QUESTION, OPTIONS, recall="auto").recalled_frames
+            assert tier_of(session).recall_off is None
+            assert tier_of(session).reading_ms < math.inf
+    assert caplog.text.count("no frames will be recalled") == 1
+
+
 def test_a_bundle_without_queries_stores_and_says_that_it_cannot_recall(
     model: edgekv.Model, picture: Picture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
