@@ -39,7 +39,8 @@ def command(file: Path, output: Path | None, again: bool) -> int:
         from edgekv.trace.draw import draw
 
         words = draw(log, output)
-        click.echo(f"{output}: {words.story}")
+        click.echo(f"{output}:")
+        click.echo(textwrap.fill(words.story, 100))
     elif not again:
         from edgekv.trace.timeline import build_timeline
         from edgekv.trace.view import make_view

@@ -147,6 +147,9 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(log, "--replay", "-o", tmp_path / "page.html")
     assert (code, err) == (0, "")
     assert "replayed the same" in out
+    assert f"{tmp_path / 'page.html'}:" in out.splitlines()
+    assert all(len(line) <= 100 for line in out.split("page.html:")[1].splitlines())
+    assert "100 frames came in" in out
     assert (tmp_path / "page.html").is_file()
     log.write_bytes(log.read_bytes()[:-1])
     code, out, err = run(log)
