@@ -255,7 +255,7 @@ def _measure(
         for shade in range(SCRATCH_FRAMES):  # a picture seen before is not encoded again
             frame = Frame(np.full((256, 256, 3), shade, np.uint8), 0.0)
             began = time.perf_counter()
-            runner.feed(fork, "frame", inputs.frame(inputs.picture(frame)))
+            runner.feed(fork, "frame", inputs.frame(inputs.picture(frame)), time_s=frame.time_s)
             encoding.append(time.perf_counter() - began)
             reading_s = tier.time_reading(fork, runner.read_pages)
             fork.drop(fork.segment_table().ids[-1:].tolist())

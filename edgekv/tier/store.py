@@ -250,7 +250,7 @@ class Tier:
             and (num_pages - 1) * self._page_size < num_tokens <= num_pages * self._page_size
             and frame["segment"] >= 0
             and frame["index"] >= -1
-            and not np.isinf(frame["time_s"])
+            and np.isfinite(frame["time_s"])
             and (not frame["uniform"] or (frame["span"] == num_tokens).all())
             and (spans >= 0).all()
             and (spans <= _MAX_POSITION).all()

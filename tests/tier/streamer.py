@@ -85,7 +85,7 @@ class Life:
             self.tier.store(self.sequence, ids, self.read_pages)
             self.sequence.drop(ids.tolist())
         number = self.life * 10**6 + len(self.numbers)
-        append = self.sequence.append("frame", FRAME_TOKENS, index=number)
+        append = self.sequence.append("frame", FRAME_TOKENS, index=number, time_s=number)
         with self.cache.begin_step([append]) as step:
             step.commit()
         self.held.update(dict.fromkeys(append.pages.tolist(), number))

@@ -151,6 +151,10 @@ def test_keys_and_values_that_are_not_finite(tier: Tier, number: float) -> None:
         assert (stats.num_recalled, stats.num_damaged, stats.num_frames) == (0, num_frames, 0)
 
 
-def test_times_that_are_no_number_do_no_harm(tier: Tier) -> None:
-    tier.write_frames("time_s", float("inf"))
+@pytest.mark.parametrize("time_s", [np.nan, np.inf])
+def test_times_that_are_no_number_do_no_harm(tier: Tier, time_s: float) -> None:
+    tier.write_frames("time_s", time_s)
     tier.use()
+    with tier.model.restore(tier.saved) as session:
+        answer = session.ask("Was there a red circle?", OPTIONS, recall="auto")
+        assert (answer.recalled_frames, answer.recalled_times_s) == ((), ())
