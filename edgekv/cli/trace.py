@@ -50,8 +50,9 @@ def command(file: Path, output: Path | None, again: bool) -> int:
         click.echo(textwrap.fill(words.story, 100))
         for account in words.accounts:
             click.echo(textwrap.fill(account, 100, subsequent_indent="  "))
+        wide = max(len(name) for name, _ in words.figures)
         for name, value in words.figures:
-            click.echo(f"  {name:<22}{value}")
+            click.echo(f"  {name:<{wide}}  {value}")
     if log.cut_short:
         click.echo(f"edgekv trace: {file} ends early: {log.cut_short}; read up to there", err=True)
     return 0

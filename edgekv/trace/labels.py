@@ -102,8 +102,8 @@ def panel_titles(view: View) -> dict[str, str]:
             titles["hits"] += "; a session that has let frames go looks no more"
     titles["share"] = "How full the pages in use are: 100% = no place for a token is empty"
     titles["alloc"] = (
-        "Allocation latency, time to hand out pages, logarithmic: median (green steps, each until "
-        "the next), slowest 1% where it differs (dots)"
+        "Allocation latency, time to hand out pages amid all else, logarithmic: median (green "
+        "steps, each until the next), slowest 1% where it differs (dots)"
     )
     return titles
 

@@ -163,7 +163,7 @@ def _figures(log: TraceLog, timeline: Timeline, counts: _Counts) -> Iterator[tup
     if (inputs := timeline.inputs) is not None and inputs.lookups.found:
         yield "inputs found", f"{inputs.lookups.rate:.0%} of {len(inputs.lookups.found):,}"
     # Not what it takes in a loop of nothing else, which ``edgekv bench alloc`` says.
-    name = "taking pages, amid all other work, median / slowest 1%"
+    name = "taking pages amid all else, median / slowest 1%"
     yield name, f"{latency_text(p50)} / {latency_text(p99)}"
 
 

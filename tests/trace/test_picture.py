@@ -144,6 +144,9 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert (code, err) == (0, "")
     assert "100 frames came in" in out
     assert "peak pages" in out
+    figures = [line for line in out.splitlines() if line.startswith("  ") and "  " in line[2:]]
+    assert len({len(line) - len(line[2:].split("  ")[-1].lstrip()) for line in figures}) == 1
+    assert any(line.startswith("  taking pages amid all else, ") for line in figures)
     code, out, err = run(log, "--replay", "-o", tmp_path / "page.html")
     assert (code, err) == (0, "")
     assert "replayed the same" in out
