@@ -85,8 +85,8 @@ class Ledger:
 
     def take(self, num_pages: int) -> Pages:
         """``num_pages`` free pages, as many as are free at most: (num_pages,), each held once."""
-        pages = np.empty(num_pages, dtype=np.int32)
-        self._take(self._at, address(pages), num_pages)
+        self._take(self._at, self._ids_at, num_pages)
+        pages: Pages = self._ids[:num_pages].copy()
         return pages
 
     def retain(self, pages: Pages) -> None:
