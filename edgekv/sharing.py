@@ -20,14 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache import Sequence
-from edgekv.cache.reclaim import Giver, collect, collect_together
+from edgekv.cache.reclaim import RECLAIM, Giver, collect, collect_together
 from edgekv.cache.retention import rule_name
 from edgekv.errors import BudgetError, OutOfPagesError
 from edgekv.limits import segments_to_drop
 from edgekv.members import Member, Members
 
 _NOTHING = np.empty(0, dtype=np.int64)
-RECLAIM = "reclaim"  # the name that a drop gives as its rule when the pool was short
 
 
 @dataclass(frozen=True, slots=True, eq=False)

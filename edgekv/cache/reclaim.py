@@ -21,6 +21,8 @@ from edgekv.cache.retention import RetentionRule, choose, may_leave, offered
 from edgekv.cache.sequence import Sequence
 from edgekv.errors import ContextError
 
+RECLAIM = "reclaim"  # named in place of a rule by a drop for pages that somebody else is short of
+
 
 class Giver:
     """One sequence amid a plan. ``leaving`` segments are gone whatever else is planned."""

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekv.cache.reclaim import RECLAIM
 from edgekv.trace.axis import tick_text
 from edgekv.trace.events import FRAME, SYSTEM
 from edgekv.trace.lives import RECALLED, RESERVED, SequenceLife
-from edgekv.trace.moves import RECLAIM
 from edgekv.trace.phrases import listed, many, was
 from edgekv.trace.view import View
 

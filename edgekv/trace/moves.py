@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekv.cache.reclaim import RECLAIM
 from edgekv.trace.clock import Columns
 from edgekv.trace.lives import RECALLED
 from edgekv.trace.timeline import Timeline
 
 CHOSEN, FORCED, BACK = range(3)  # let go by rule or caller, or for others; brought back
-RECLAIM = "reclaim"  # named in place of a rule where another session needed room
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from edgekv.sharing import RECLAIM
+from edgekv.cache.reclaim import RECLAIM
 from edgekv.trace import TraceWriter, read_log
 from edgekv.trace.colours import FORCED, INK, KINDS, NAMED
 from edgekv.trace.draw import draw
