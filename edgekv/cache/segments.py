@@ -253,6 +253,6 @@ class SegmentList:
         heat: NDArray[np.float64] | None = None,  # (n,)
     ) -> SegmentTable:
         """All segments as columns, with what is given beside them."""
-        # far faster than rows.copy(); where a native call finds writable bytes is told faster, too
+        # Far faster than rows.copy(); and of writable memory a native call learns the place faster.
         rows = np.frombuffer(bytearray(self.rows.tobytes()), self._rows.dtype)
         return SegmentTable(rows, summaries=summaries, heat=heat)
