@@ -13,7 +13,6 @@ from edgekv.cache import CacheCounters, CrossCounts, IndexCounts, PageCounts
 from edgekv.config import KVGeometry
 from edgekv.encoder_cache import EncoderCacheStats
 from edgekv.generate import Runner
-from edgekv.limits import num_frames
 from edgekv.members import Member
 
 
@@ -47,7 +46,7 @@ class ModelFigures:
 def _session_figures(member: Member) -> SessionFigures:
     return SessionFigures(
         number=member.number,
-        num_context_frames=num_frames(member.sequence),
+        num_context_frames=member.sequence.num_frames,
         num_tokens=member.sequence.num_tokens,
         num_pages=member.sequence.num_pages,
         num_frames=member.record.num_frames,

@@ -43,12 +43,15 @@ class Runner:
         # The pools go with the model as soon as nobody holds it, not when cycles are looked for.
         reference = weakref.ref(self)
 
-        def read_values(pages: NDArray[np.int32]) -> NDArray[np.generic]:
+        def alive() -> Runner:
             runner = reference()
             assert runner is not None, "the cache is used without its runner"
-            return runner._read_values(pages)
+            return runner
 
-        cache.summaries.read_from(read_values)
+        cache.summaries.read_from(
+            lambda pages: alive()._read_values(pages),
+            lambda: alive()._decoder.find_values(cache.summaries.layer),
+        )
 
     def feed(
         self,
@@ -183,7 +186,7 @@ class Runner:
     def _read_values(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
         """Values (n, Hk, S, D) of pages (n,) in the layer that is summed up."""
         layer = self.cache.summaries.layer  # whoever asks the cache holds the lock
-        contents = self._decoder.read_pages(pages, slice(layer, layer + 1))[0, 1]
+        contents = self._decoder.read_values(pages, layer)
         return widen(contents, self.cache.geometry.dtype)
 
     def close(self, sequence: Sequence) -> None:

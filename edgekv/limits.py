@@ -89,11 +89,6 @@ class Limits:
         return replace(self, marks=Watermarks(high, high - batch))
 
 
-def num_frames(sequence: Sequence) -> int:
-    """Frames in a sequence."""
-    return sequence.num_frames
-
-
 def frame_ids(sequence: Sequence) -> NDArray[np.int64]:
     """(n,) ids of the segments that are frames."""
     table = sequence.segment_table()

@@ -21,7 +21,7 @@ from edgekv.cache import PageCache, Sequence
 from edgekv.cache.retention import RetentionRule
 from edgekv.cache.segments import SYSTEM_CODE
 from edgekv.checks import whole
-from edgekv.limits import Limits, check_fits, num_frames
+from edgekv.limits import Limits, check_fits
 
 OnLeaving = Callable[[Sequence, NDArray[np.int64]], None]  # ids (k,) of segments of the sequence
 
@@ -79,13 +79,9 @@ class Member:
         ``put_back``."""
         if self.on_leaving is not None:
             self.on_leaving(self.sequence, ids)
-        before = num_frames(self.sequence)
+        leave = self.sequence.set_aside if hold else self.sequence.drop
         self._evicted_before = self.record.num_evicted_frames
-        if hold:
-            self.sequence.set_aside(ids, rule=rule)
-        else:
-            self.sequence.drop(ids, rule=rule)
-        self.record.num_evicted_frames += before - num_frames(self.sequence)
+        self.record.num_evicted_frames += leave(ids, rule=rule)
 
     def undo_appends(self, num_tokens: int) -> None:
         """What came behind the first ``num_tokens`` has never come."""

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from edgekv.cache import Sequence
 from edgekv.drawing import Drawing, draw_answer
 from edgekv.errors import ContextError
-from edgekv.limits import num_frames
 from edgekv.live_context import LiveContext
 from edgekv.recall import Asked, fit
 from edgekv.sampling import SamplingOptions
@@ -83,7 +82,7 @@ class Questions:
                 raise ContextError("there is nothing to ask about yet: push a sound first")
             ids = self._inputs.question_ids(
                 prompt,
-                frames=num_frames(live.sequence) > 0,
+                frames=live.sequence.num_frames > 0,
                 instructions=live.record.instructions,
             )
             fork = live.sequence.fork(purpose="question")

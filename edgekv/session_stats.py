@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from edgekv.cache import CrossCounts, IndexCounts
 from edgekv.encoder_cache import EncoderCacheStats
-from edgekv.limits import num_frames
 from edgekv.live_context import LiveContext
 from edgekv.tiering import TierStats
 
@@ -54,7 +53,7 @@ def session_stats(live: LiveContext) -> SessionStats:
         return SessionStats(
             num_frames=record.num_frames,
             num_still_frames=live.num_still_frames,
-            num_context_frames=num_frames(sequence),
+            num_context_frames=sequence.num_frames,
             num_evicted_frames=record.num_evicted_frames,
             num_questions=record.num_questions,
             num_tokens=sequence.num_tokens,

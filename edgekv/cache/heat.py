@@ -14,6 +14,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekv.cache.segments import SegmentTable
+from edgekv.native.columns import PageNumbers
+
 HALF_LIFE = 8  # uses after which one counts half
 _GROWTH = 2 ** (1 / HALF_LIFE)
 _LARGEST_GAIN = 2.0**64
@@ -23,7 +26,7 @@ class PageHeat:
     """(num_pages,) float64, 0 = cold."""
 
     def __init__(self, num_pages: int) -> None:
-        self._heat = np.zeros(num_pages, dtype=np.float64)
+        self._pages = PageNumbers(num_pages)
         self._gain = 1.0
 
     def add(
@@ -34,23 +37,19 @@ class PageHeat:
         """One use: these pages were looked at, all others were not."""
         self._gain *= _GROWTH
         if self._gain > _LARGEST_GAIN:
-            self._heat /= self._gain
+            self._pages.numbers /= self._gain
             self._gain = 1.0
         numbers = np.nan_to_num(mass.astype(np.float64), posinf=0.0, neginf=0.0)
-        self._heat[pages] += self._gain * numbers
+        self._pages.numbers[pages] += self._gain * numbers
 
     def forget(self, pages: NDArray[np.int32]) -> None:
         """Pages (n,) hold something else now."""
-        self._heat[pages] = 0
+        self._pages.numbers[pages] = 0
 
     def of(
         self,
         pages: NDArray[np.int32],  # (n,) of segments, in order
-        num_pages: NDArray[np.int32],  # (k,) of each segment, at least 1; they sum to n
+        segments: SegmentTable,  # k; their pages are n
     ) -> NDArray[np.float64]:
         """(k,) heat of segments; the newest use of one page counts 1 at most."""
-        if not pages.size:
-            return np.zeros(0)
-        starts = np.cumsum(num_pages) - num_pages
-        heat: NDArray[np.float64] = np.add.reduceat(self._heat[pages], starts) / self._gain
-        return heat
+        return self._pages.of(segments.memory, len(segments), pages, 1 / self._gain)

@@ -8,8 +8,6 @@ Does not know: reference counts. Calls that take pages out return them; the call
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,16 +24,7 @@ from edgekv.cache.segments import (
 from edgekv.cache.snapshot import frozen
 from edgekv.cache.state import SequenceState, check_state
 from edgekv.cache.table import ID, SHIFT, VALID, PageTable
-from edgekv.native.layout import LayoutDropper
-
-
-class SavedLayout(NamedTuple):
-    """The tokens that a layout held. R position axes."""
-
-    entries: NDArray[np.int32]  # (num_pages, 2 + 2 R)
-    segments: bytes  # of rows of segment_dtype, far faster to copy than an array
-    next_position: NDArray[np.int32]  # (R,)
-    num_tokens: int
+from edgekv.native.layout import Counts, LayoutDropper
 
 
 class Layout:
@@ -47,29 +36,15 @@ class Layout:
         self.next_position = np.zeros(num_axes, dtype=np.int32)  # (num_axes,)
         self.num_tokens = 0
         self._dropper: LayoutDropper | None = None  # made when something is dropped first
+        self._before: Counts | None = None  # the last ``drop`` that was saved
 
     def copy(self) -> Layout:
         """The same tokens in a layout of their own."""
         twin = Layout.__new__(Layout)
         twin.table, twin.segments = self.table.copy(), self.segments.copy()
         twin.next_position, twin.num_tokens = self.next_position.copy(), self.num_tokens
-        twin._dropper = None
+        twin._dropper = twin._before = None
         return twin
-
-    def saved(self) -> SavedLayout:
-        """What ``become`` needs to hold the same tokens again."""
-        rows = self.segments.rows.tobytes()
-        return SavedLayout(self.table.rows.copy(), rows, self.next_position.copy(), self.num_tokens)
-
-    def become(self, saved: SavedLayout) -> None:
-        """Hold the tokens of ``saved``, which this layout held once; ids go on from where they
-        are."""
-        table, segments = self.table, self.segments
-        table.num_pages = len(saved.entries)
-        table.rows[:] = saved.entries
-        segments.fill(np.frombuffer(saved.segments, segments.memory.dtype), segments.next_id)
-        self.next_position[:] = saved.next_position
-        self.num_tokens = saved.num_tokens
 
     @classmethod
     def from_state(cls, state: SequenceState, pages: NDArray[np.int32], max_pages: int) -> Layout:
@@ -135,17 +110,35 @@ class Layout:
         self.num_tokens += entry.num_tokens
         self.next_position += entry.span
 
-    def drop(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Forget the segments with ``ids`` (k,): (n,) pages taken out."""
+    def drop(self, ids: NDArray[np.int64], *, save: bool = False) -> tuple[NDArray[np.int32], int]:
+        """Forget the segments with ``ids`` (k > 0,): (n,) pages taken out, and how many frames they
+        were. With ``save``, until the next one, ``restore`` undoes it."""
         if self._dropper is None:
             self._dropper = LayoutDropper(
-                self.table.memory, self.segments.memory, self.next_position, pinned_kind=SYSTEM_CODE
+                self.table.memory,
+                self.segments.memory,
+                self.next_position,
+                pinned_kind=SYSTEM_CODE,
+                frame_kind=FRAME_CODE,
             )
-        left = self._dropper.drop(ids, self.table.num_pages, len(self.segments), self.num_tokens)
-        self.num_tokens = left.num_tokens
-        self.table.num_pages -= left.pages.size
-        self.segments.cut(left.num_segments)
-        return left.pages
+        before = Counts(self.table.num_pages, len(self.segments), self.num_tokens)
+        left, pages, num_frames = self._dropper.drop(ids, before, save=save)
+        if save:
+            self._before = before
+        self._count(left)
+        return pages, num_frames
+
+    def restore(self) -> None:
+        """Hold the tokens from before the last ``drop`` with ``save``, and no others; ids go on
+        from where they are."""
+        assert self._dropper is not None, "nothing was saved"
+        assert self._before is not None, "nothing was saved"
+        self._dropper.restore(self._before)
+        self._count(self._before)
+
+    def _count(self, counts: Counts) -> None:
+        self.table.num_pages, num_segments, self.num_tokens = counts
+        self.segments.cut(num_segments)
 
     def check_insertable(self, state: SequenceState, page_size: int) -> None:
         """Raise ValueError unless the segments of ``state`` can be put among these."""

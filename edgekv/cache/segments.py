@@ -23,6 +23,7 @@ KINDS: tuple[SegmentKind, ...] = get_args(SegmentKind)
 KIND_CODES: dict[str, int] = {kind: code for code, kind in enumerate(KINDS)}
 SYSTEM_CODE = KIND_CODES["system"]
 FRAME_CODE = KIND_CODES["frame"]
+_KIND_AT = -2  # where in a stored segment its kind is, a byte; see segment_dtype
 MAX_TIME_S = float(2**53)  # beyond it a float64 does not tell one second from the next
 
 
@@ -61,23 +62,45 @@ class SegmentTable:
     what counts segments is ``ids``, which grow by one with each that comes.
     """
 
-    __slots__ = ("_heat", "_num_pages", "_rows", "_summaries")
+    __slots__ = ("_dtype", "_heat", "_num_pages", "_rows", "_summaries", "memory")
 
     def __init__(
         self,
+        memory: bytes,  # n rows
+        dtype: np.dtype[np.void],  # of one, as from segment_dtype
+        *,
+        summaries: NDArray[np.float32] | None = None,  # (n, width)
+        heat: NDArray[np.float64] | None = None,  # (n,)
+        num_pages: NDArray[np.int32] | None = None,  # (n,) in place of those of the rows
+    ) -> None:
+        # Bytes are far faster to copy, cut and search than an array, which not every rule needs.
+        self.memory, self._dtype = memory, dtype
+        self._rows: NDArray[np.void] | None = None
+        self._summaries, self._heat, self._num_pages = summaries, heat, num_pages
+
+    @classmethod
+    def of(
+        cls,
         rows: NDArray[np.void],  # (n,) fields as in segment_dtype
         *,
         summaries: NDArray[np.float32] | None = None,  # (n, width)
         heat: NDArray[np.float64] | None = None,  # (n,)
-        num_pages: NDArray[np.int32] | None = None,  # (n,) in place of those of ``rows``
-    ) -> None:
-        self._rows, self._summaries, self._heat = rows, summaries, heat
-        self._num_pages = num_pages
+    ) -> SegmentTable:
+        """A table of copies of ``rows``."""
+        return cls(rows.tobytes(), rows.dtype, summaries=summaries, heat=heat)
 
     @property
     def rows(self) -> NDArray[np.void]:
-        """(n,) fields as in segment_dtype."""
+        """(n,) fields as in segment_dtype, read-only."""
+        if self._rows is None:
+            self._rows = np.frombuffer(self.memory, self._dtype)
         return self._rows
+
+    @property
+    def codes(self) -> bytes:
+        """(n,) ``kinds``, as bytes."""
+        size = self._dtype.itemsize
+        return self.memory[size + _KIND_AT :: size]
 
     @property
     def given_pages(self) -> NDArray[np.int32] | None:
@@ -87,52 +110,60 @@ class SegmentTable:
     @property
     def ids(self) -> NDArray[np.int64]:
         """(n,) growing."""
-        return self._rows["id"]
+        return self.rows["id"]
 
     @property
     def kinds(self) -> NDArray[np.int8]:
         """(n,) indices into KINDS."""
-        return self._rows["kind"]
+        return self.rows["kind"]
 
     @property
     def num_pages(self) -> NDArray[np.int32]:
         """(n,) pages that dropping the segment gives back."""
-        return self._rows["num_pages"] if self._num_pages is None else self._num_pages
+        return self.rows["num_pages"] if self._num_pages is None else self._num_pages
 
     @property
     def num_tokens(self) -> NDArray[np.int32]:
         """(n,)"""
-        return self._rows["num_tokens"]
+        return self.rows["num_tokens"]
 
     @property
     def index(self) -> NDArray[np.int64]:
         """(n,) frame numbers, -1 = none given."""
-        return self._rows["index"]
+        return self.rows["index"]
 
     @property
     def time_s(self) -> NDArray[np.float64]:
         """(n,) NaN = none given."""
-        return self._rows["time_s"]
+        return self.rows["time_s"]
 
     @property
     def summaries(self) -> NDArray[np.float32]:
         """(n, width) NaN = none; width 0 for rules that need none."""
         if self._summaries is None:
-            return np.empty((self._rows.size, 0), dtype=np.float32)
+            return np.empty((len(self), 0), dtype=np.float32)
         return self._summaries
 
     @property
     def heat(self) -> NDArray[np.float64]:
         """(n,) how much each was looked at; zeros for rules that need none."""
-        return np.zeros(self._rows.size) if self._heat is None else self._heat
+        return np.zeros(len(self)) if self._heat is None else self._heat
 
     def __len__(self) -> int:
-        return self._rows.size
+        return len(self.memory) // self._dtype.itemsize
 
-    def take(self, which: NDArray[Any] | slice) -> SegmentTable:
-        """The segments that a boolean mask, an index array or a slice picks."""
+    def take(self, which: NDArray[Any]) -> SegmentTable:
+        """The segments that a boolean mask or an index array picks."""
+        return self._cut(self.rows[which].tobytes(), which)
+
+    def behind(self, place: int) -> SegmentTable:
+        """The segments from ``place`` on, without a look at any of them."""
+        return self._cut(self.memory[place * self._dtype.itemsize :], slice(place, None))
+
+    def _cut(self, memory: bytes, which: NDArray[Any] | slice) -> SegmentTable:
         return SegmentTable(
-            self._rows[which],
+            memory,
+            self._dtype,
             summaries=None if self._summaries is None else self._summaries[which],
             heat=None if self._heat is None else self._heat[which],
             num_pages=None if self._num_pages is None else self._num_pages[which],
@@ -147,7 +178,8 @@ class SegmentTable:
     ) -> SegmentTable:
         """The same segments with these columns in place of their own."""
         return SegmentTable(
-            self._rows,
+            self.memory,
+            self._dtype,
             summaries=self._summaries if summaries is None else summaries,
             heat=self._heat if heat is None else heat,
             num_pages=self._num_pages if num_pages is None else num_pages,
@@ -247,12 +279,6 @@ class SegmentList:
         twin._size, twin._next_id = self._size, self._next_id
         return twin
 
-    def table(
-        self,
-        summaries: NDArray[np.float32] | None = None,  # (n, width)
-        heat: NDArray[np.float64] | None = None,  # (n,)
-    ) -> SegmentTable:
-        """All segments as columns, with what is given beside them."""
-        # Far faster than rows.copy(); and of writable memory a native call learns the place faster.
-        rows = np.frombuffer(bytearray(self.rows.tobytes()), self._rows.dtype)
-        return SegmentTable(rows, summaries=summaries, heat=heat)
+    def table(self) -> SegmentTable:
+        """All segments as columns."""
+        return SegmentTable(self.rows.tobytes(), self._rows.dtype)

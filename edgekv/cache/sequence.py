@@ -216,8 +216,9 @@ class Sequence(SequenceView):
         observes the cache. Nothing changes."""
         self._pool.observer.chose(self, rule, offer, num_pages, segment_ids)
 
-    def drop(self, segment_ids: Iterable[int] | NDArray[np.int64], *, rule: str = "") -> None:
-        """Forget whole segments; what stands behind them moves up, no key is touched.
+    def drop(self, segment_ids: Iterable[int] | NDArray[np.int64], *, rule: str = "") -> int:
+        """Forget whole segments; what stands behind them moves up, no key is touched. How many of
+        them were frames.
 
         ``rule`` says who chose them, for whoever observes the cache.
 
@@ -226,18 +227,22 @@ class Sequence(SequenceView):
         """
         ids = segment_ids if isinstance(segment_ids, np.ndarray) else _ids_of(segment_ids)
         self._require_settled()
-        if ids.size:
-            self._pool.allocator.release(self._take_out(ids))
-            self._pool.observer.removed(self, "drop", ids, rule)
+        if not ids.size:
+            return 0
+        pages, num_frames = self._take_out(ids, save=False)
+        self._pool.allocator.release(pages)
+        self._pool.observer.removed(self, "drop", ids, rule)
+        return num_frames
 
-    def set_aside(self, ids: NDArray[np.int64], *, rule: str = "") -> None:
+    def set_aside(self, ids: NDArray[np.int64], *, rule: str = "") -> int:
         """As ``drop``, of ``ids`` (k > 0,), until it is decided what becomes of them: their pages
         are held until ``let_go``, and ``put_back`` undoes it. Until then nothing else leaves."""
         self._require_settled()
-        before, found_by = self._layout.saved(), self._lineage.entry
-        pages = self._take_out(ids)
-        self._aside = Aside(pages, before, found_by, self.num_tokens)
+        found_by = self._lineage.entry
+        pages, num_frames = self._take_out(ids, save=True)
+        self._aside = Aside(pages, found_by, self.num_tokens)
         self._pool.observer.removed(self, "set aside", ids, rule)
+        return num_frames
 
     def let_go(self) -> None:
         """Give up what was set aside."""
@@ -254,17 +259,17 @@ class Sequence(SequenceView):
         if self._pending is not None:
             self.abort(self._pending)
         self.truncate(self._aside.num_tokens)
-        self._layout.become(self._aside.before)
+        self._layout.restore()
         self._lineage.entry = self._aside.found_by
         self._aside = None
         self._pool.observer.decided(self, "put back")
 
-    def _take_out(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Drop segments ``ids`` (k > 0,): (n,) their pages, still held."""
+    def _take_out(self, ids: NDArray[np.int64], *, save: bool) -> tuple[NDArray[np.int32], int]:
+        """Drop segments ``ids`` (k > 0,): (n,) their pages, still held, and how many frames."""
         self._require_shiftable("dropped")
-        pages = self._layout.drop(ids)
+        taken = self._layout.drop(ids, save=save)
         self.make_private()
-        return pages
+        return taken
 
     def insert(self, state: SequenceState) -> NDArray[np.int32]:
         """Bring dropped segments back to where they stood: the inverse of ``drop``, (n,) pages.

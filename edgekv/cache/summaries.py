@@ -20,80 +20,65 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.segments import FRAME_CODE
+from edgekv.cache.segments import FRAME_CODE, SegmentTable
 from edgekv.config import KVGeometry
+from edgekv.native.columns import PageRows, PageValues
 
 ReadValues = Callable[[NDArray[np.int32]], NDArray[np.generic]]  # pages (n,) -> (n, Hk, S, D)
+FindValues = Callable[[], PageValues | None]  # those of all pages, where they are in memory
 
 
 class FrameSummaries:
-    """Rows (num_pages, width) float32, NaN = none; width 0 until ``keep``."""
+    """Rows of ``num_kv_heads * head_dim`` numbers; of none until ``keep``."""
 
     def __init__(self, geometry: KVGeometry, num_pages: int) -> None:
         self.layer = 2 * geometry.num_layers // 3  # whose values are summed up
-        self._width = geometry.num_kv_heads * geometry.head_dim
-        self._rows = np.empty((num_pages, 0), dtype=np.float32)
+        self._geometry = geometry
+        self._num_pages = num_pages
+        self._known: PageRows | None = None
         self._read: ReadValues | None = None
+        self._find: FindValues | None = None
 
     @property
     def kept(self) -> bool:
         """Whether anybody has asked for summaries."""
-        return self._rows.shape[1] > 0
+        return self._known is not None
 
     def keep(self) -> None:
         """Take the memory, once: ``num_pages * num_kv_heads * head_dim`` float32."""
-        if not self.kept:
-            self._rows = np.full((len(self._rows), self._width), np.nan, dtype=np.float32)
+        if self._known is None:
+            geometry = self._geometry
+            self._known = PageRows(
+                self._num_pages,
+                geometry.num_kv_heads * geometry.head_dim,
+                num_axes=max(geometry.num_rope_axes, 1),
+                frame_kind=FRAME_CODE,
+            )
 
-    def read_from(self, read: ReadValues) -> None:
-        """Fill in what is missing with what ``read`` gives, from now on."""
-        self._read = read
-
-    def put(
-        self,
-        pages: NDArray[np.int32],  # (n,) the first of each frame
-        values: NDArray[np.generic],  # (n, pages of a frame, Hk, S, D) in ``layer``
-        num_tokens: int,  # of each frame
-    ) -> None:
-        """Sum up frames of one size. Slots behind the last token are not looked at."""
-        full, rest = divmod(num_tokens, values.shape[3])
-        total = np.add.reduce(values[:, :full], axis=(1, 3), dtype=np.float32)  # (n, Hk, D)
-        if rest:
-            total += np.add.reduce(values[:, full, :, :rest], axis=2, dtype=np.float32)
-        self._rows[pages] = total.reshape(pages.size, -1) / np.float32(num_tokens)
+    def read_from(self, read: ReadValues, find: FindValues | None = None) -> None:
+        """Make what is missing of what ``find`` finds or, where that is nothing, ``read`` gives."""
+        self._read, self._find = read, find
 
     def forget(self, pages: NDArray[np.int32]) -> None:
         """Pages (n,) are about to hold something else."""
-        if self.kept:
-            self._rows[pages] = np.nan
+        if self._known is not None:
+            self._known.rows[pages] = np.nan
 
     def of(
         self,
         pages: NDArray[np.int32],  # (n,) of segments, in order
-        segments: NDArray[np.void],  # (k,) stored segments; their ``num_pages`` sum to n
+        segments: SegmentTable,  # k; their pages are n
     ) -> NDArray[np.float32]:
         """(k, width) summaries, a copy; NaN for what is no frame, and where nothing can be read."""
-        starts = segments["num_pages"].cumsum() - segments["num_pages"]
-        first = pages.take(starts)
-        rows: NDArray[np.float32] = self._rows.take(first, axis=0)
-        if self.kept and self._read is not None:
-            missing = np.isnan(rows[:, 0]) & (segments["kind"] == FRAME_CODE)
-            if np.count_nonzero(missing):
-                self._fill(pages, starts[missing], segments[missing], self._read)
-                rows = self._rows.take(first, axis=0)
-        return rows
-
-    def _fill(
-        self,
-        pages: NDArray[np.int32],  # (n,)
-        starts: NDArray[np.int64],  # (k,) where the first page of each frame is among them
-        frames: NDArray[np.void],  # (k,) stored segments
-        read: ReadValues,
-    ) -> None:
-        sizes = list(zip(frames["num_pages"].tolist(), frames["num_tokens"].tolist(), strict=True))
-        for size in dict.fromkeys(sizes):  # nearly always one
-            count, num_tokens = size
-            same = [other == size for other in sizes]
-            grid = starts[same][:, None] + np.arange(count)  # (frames, count)
-            values = read(pages[grid.ravel()])
-            self.put(pages[grid[:, 0]], values.reshape(*grid.shape, *values.shape[1:]), num_tokens)
+        known, size = self._known, len(segments)
+        if known is None:
+            return np.empty((size, 0), dtype=np.float32)
+        values = None if self._find is None else self._find()
+        found = known.of(segments.memory, size, pages, values)
+        if found.places.size and self._read is not None:
+            read = self._read(found.pages)
+            half = read.dtype == np.float16
+            numbers = np.ascontiguousarray(read, np.float16 if half else np.float32)
+            known.make(segments.memory, size, found, PageValues(numbers))
+            found = known.of(segments.memory, size, pages, values)
+        return found.rows

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from edgekv.cache.append import Append
 from edgekv.cache.cross import CrossInput
 from edgekv.cache.identity import Entry
-from edgekv.cache.layout import Layout, SavedLayout
+from edgekv.cache.layout import Layout
 from edgekv.cache.lineage import Lineage
 from edgekv.cache.pool import PoolState
 from edgekv.cache.reserve import Reserve
@@ -32,7 +32,6 @@ class Aside(NamedTuple):
     """What was dropped and may be wanted back."""
 
     pages: NDArray[np.int32]  # (n,) still held
-    before: SavedLayout
     found_by: Entry | None
     num_tokens: int  # that were left
 
@@ -114,14 +113,16 @@ class SequenceView:
     def segment_table(self, *, summaries: bool = False, heat: bool = False) -> SegmentTable:
         """All segments as columns, oldest first: what retention rules read, with ``summaries`` and
         ``heat`` for those that need them."""
-        return self._layout.segments.table(
-            self.summaries() if summaries else None, self.heat() if heat else None
-        )
+        table, pages = self._layout.segments.table(), self.table.page_ids
+        if summaries:
+            table = table.having(summaries=self._pool.summaries.of(pages, table))
+        if heat:
+            table = table.having(heat=self._pool.heat.of(pages, table))
+        return table
 
     @property
     def num_frames(self) -> int:
-        kinds = self._layout.segments.rows["kind"]
-        return kinds.tobytes().count(FRAME_CODE)  # far faster to search than an array
+        return self._layout.segments.table().codes.count(FRAME_CODE)
 
     def num_tokens_in(self, segment_ids: NDArray[np.int64]) -> int:
         """Tokens in the segments with these ids (k,). Raises ValueError: unknown, repeated."""
@@ -140,12 +141,11 @@ class SequenceView:
 
     def summaries(self) -> NDArray[np.float32]:
         """(num_segments, width) what each frame's pages say, NaN where no summary is kept."""
-        return self._pool.summaries.of(self.table.page_ids, self._layout.segments.rows)
+        return self.segment_table(summaries=True).summaries
 
     def heat(self) -> NDArray[np.float64]:
         """(num_segments,) how much attention each segment's pages got, older use fading."""
-        rows = self._layout.segments.rows
-        return self._pool.heat.of(self.table.page_ids, rows["num_pages"])
+        return self.segment_table(heat=True).heat
 
     def export_state(self) -> SequenceState:
         """What it takes to continue in another pool, beside what the pages hold."""

@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekv.native.columns import PageValues
 from edgekv.types import StepTables
 
 # Called while an engine is built: file name of the graph, what is being done, the share that is.
@@ -69,11 +70,17 @@ class DecoderExecutor(Protocol):
         """Copy whole pages (n,) -> (n,) in every layer's key and value pool."""
         ...
 
-    def read_pages(
-        self, pages: NDArray[np.int32], layers: slice = slice(None)
-    ) -> NDArray[np.generic]:
+    def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
         """Contents (num_layers, 2, n, Hk, S, W) of pages; axis 1: keys, values; see
         ``edgekv.contents``."""
+        ...
+
+    def read_values(self, pages: NDArray[np.int32], layer: int) -> NDArray[np.generic]:
+        """As ``read_pages``, of one layer the values: (n, Hk, S, W)."""
+        ...
+
+    def find_values(self, layer: int) -> PageValues | None:
+        """Where the values of one layer are in memory; None where they are on a device."""
         ...
 
     def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:

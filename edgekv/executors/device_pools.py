@@ -92,19 +92,25 @@ class DevicePools:
                 )
         self._cuda.synchronise()
 
-    def read_pages(
-        self, pages: NDArray[np.int32], layers: slice = slice(None)
-    ) -> NDArray[np.generic]:
+    def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
         """Contents of pages (n,): (num_layers, 2, n, Hk, S, W)."""
-        chosen = range(self._num_parts // 2)[layers]
-        places = [2 * layer + part for layer in chosen for part in (0, 1)]
+        contents = self._read_parts(list(range(self._num_parts)), pages)
+        return contents.reshape(self._num_parts // 2, 2, *contents.shape[1:])
+
+    def read_values(self, pages: NDArray[np.int32], layer: int) -> NDArray[np.generic]:
+        """Contents of pages (n,), the values of one layer: (n, Hk, S, W)."""
+        values: NDArray[np.generic] = self._read_parts([2 * layer + 1], pages)[0]
+        return values
+
+    def _read_parts(self, places: list[int], pages: NDArray[np.int32]) -> NDArray[Any]:
+        """Contents of pages (n,) in some parts of the pools: (len(places), n, Hk, S, W)."""
         contents = self._read(places, pages)
         if len(self._tensors) > self._num_parts:
             scales = self._read([self._num_parts + place for place in places], pages)
             self._cuda.synchronise()
             contents = join(contents, scales)
         self._cuda.synchronise()
-        return contents.reshape(len(chosen), 2, pages.size, *contents.shape[2:])
+        return contents
 
     def _read(self, places: list[int], pages: NDArray[np.int32]) -> NDArray[Any]:
         """Queue the copies of pages (n,) of tensors of one kind: (len(places), n, …)."""

@@ -16,6 +16,7 @@ from edgekv.config import KVGeometry
 from edgekv.contents import join, split
 from edgekv.errors import ExecutorError
 from edgekv.executors.pool_tensors import pool_tensors
+from edgekv.native.columns import PageValues
 from edgekv.native.pages import PageCopier
 
 
@@ -31,6 +32,7 @@ class HostPools:
             self.arrays.append(array)
         self._num_parts = 2 * geometry.num_layers  # numbers of keys and of values; scales follow
         alike = groupby(self.arrays, lambda array: array.shape)
+        self._values: dict[int, PageValues] = {}  # of a layer, once asked for
         self._copiers = [PageCopier(list(arrays)) for _, arrays in alike]
 
     def copy_pages(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
@@ -39,16 +41,32 @@ class HostPools:
         for copier in self._copiers:
             copier.copy(source, target)
 
-    def read_pages(self, pages: NDArray[np.int32], layers: slice = slice(None)) -> NDArray[Any]:
+    def read_pages(self, pages: NDArray[np.int32]) -> NDArray[Any]:
         """Contents of pages (n,): (num_layers, 2, n, Hk, S, W)."""
         self._check_open()
-        chosen = range(self._num_parts // 2)[layers]
-        places = [2 * layer + part for layer in chosen for part in (0, 1)]
-        stacked: NDArray[Any] = np.stack([self.arrays[place][pages] for place in places])
+        parts = np.stack([self._read(place, pages) for place in range(self._num_parts)])
+        return parts.reshape(self._num_parts // 2, 2, *parts.shape[1:])
+
+    def read_values(self, pages: NDArray[np.int32], layer: int) -> NDArray[Any]:
+        """Contents of pages (n,), the values of one layer: (n, Hk, S, W)."""
+        self._check_open()
+        return self._read(2 * layer + 1, pages)
+
+    def find_values(self, layer: int) -> PageValues:
+        """Where the values of one layer are."""
+        self._check_open()
+        if layer not in self._values:
+            place = 2 * layer + 1
+            scaled = len(self.arrays) > self._num_parts
+            scales = self.arrays[self._num_parts + place] if scaled else None
+            self._values[layer] = PageValues(self.arrays[place], scales)
+        return self._values[layer]
+
+    def _read(self, place: int, pages: NDArray[np.int32]) -> NDArray[Any]:
+        numbers: NDArray[Any] = self.arrays[place][pages]
         if len(self.arrays) > self._num_parts:
-            scales = [self.arrays[self._num_parts + place][pages] for place in places]
-            stacked = join(stacked, np.stack(scales))
-        return stacked.reshape(len(chosen), 2, *stacked.shape[1:])
+            numbers = join(numbers, self.arrays[self._num_parts + place][pages])
+        return numbers
 
     def write_pages(self, pages: NDArray[np.int32], contents: NDArray[Any]) -> None:
         """Put contents (num_layers, 2, n, Hk, S, W) into pages (n,)."""
@@ -66,6 +84,7 @@ class HostPools:
         """Let go of the memory."""
         self.arrays.clear()
         self._copiers.clear()
+        self._values.clear()
 
     def _check_open(self) -> None:
         if not self.arrays:

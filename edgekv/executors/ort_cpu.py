@@ -21,6 +21,7 @@ from edgekv.executors.ort_session import OrtStep, OrtVision, element_type, open_
 from edgekv.executors.pool_tensors import PoolTensor, mass_tensor
 from edgekv.executors.signature import Signature, check_signature, decoder_signature
 from edgekv.native import ort_library_path
+from edgekv.native.columns import PageValues
 from edgekv.types import StepTables
 
 __all__ = ["OrtDecoder", "OrtVision"]
@@ -94,11 +95,17 @@ class OrtDecoder:
         """Copy whole pages in every pool."""
         self._pools.copy_pages(source, target)
 
-    def read_pages(
-        self, pages: NDArray[np.int32], layers: slice = slice(None)
-    ) -> NDArray[np.generic]:
+    def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
         """Contents of pages, (num_layers, 2, n, Hk, S, W)."""
-        return self._pools.read_pages(pages, layers)
+        return self._pools.read_pages(pages)
+
+    def read_values(self, pages: NDArray[np.int32], layer: int) -> NDArray[np.generic]:
+        """Contents of pages, the values of one layer: (n, Hk, S, W)."""
+        return self._pools.read_values(pages, layer)
+
+    def find_values(self, layer: int) -> PageValues:
+        """Where the values of one layer are."""
+        return self._pools.find_values(layer)
 
     def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
         """Put contents (num_layers, 2, n, Hk, S, W) into pages."""

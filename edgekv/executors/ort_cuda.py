@@ -148,11 +148,16 @@ class OrtCudaDecoder:
         """Copy whole pages in every pool."""
         self._pools.copy_pages(source, target)
 
-    def read_pages(
-        self, pages: NDArray[np.int32], layers: slice = slice(None)
-    ) -> NDArray[np.generic]:
+    def read_pages(self, pages: NDArray[np.int32]) -> NDArray[np.generic]:
         """Contents of pages, (num_layers, 2, n, Hk, S, W), as ``edgekv.contents``."""
-        return self._pools.read_pages(pages, layers)
+        return self._pools.read_pages(pages)
+
+    def read_values(self, pages: NDArray[np.int32], layer: int) -> NDArray[np.generic]:
+        """Contents of pages, the values of one layer: (n, Hk, S, W)."""
+        return self._pools.read_values(pages, layer)
+
+    def find_values(self, layer: int) -> None:
+        """None: they are on the device."""
 
     def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
         """Put contents (num_layers, 2, n, Hk, S, W), as ``edgekv.contents`` into pages."""

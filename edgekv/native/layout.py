@@ -1,6 +1,7 @@
-"""Segments taken out of a sequence's page table by one native call.
+"""Segments taken out of a sequence's page table by one native call, and put back by another.
 
-Owns: the binding of ``edgekv_layout_drop`` (plugins/cpu/layout.h).
+Owns: the binding of ``edgekv_layout_*`` (plugins/cpu/layout.h), and the memory that what was taken
+    out can be put back from.
 Guarantees: ids are checked before anything changes; a call that raises has changed nothing.
 Does not know: what segments and pages are, who else holds them.
 """
@@ -18,7 +19,7 @@ from edgekv.native.library import native_call
 from edgekv.native.memory import address
 
 _UNKNOWN, _REPEATED = 1, 2
-_P, _N = ctypes.c_void_p, ctypes.c_int64
+_P, _N, _CODE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
 
 class _State(ctypes.Structure):
@@ -34,19 +35,27 @@ class _State(ctypes.Structure):
         ("num_tokens", _N),
         ("next_position", _P),
         ("culprit", _N),
+        ("num_gone", _N),
+        ("saved_entries", _P),
+        ("saved_segments", _P),
+        ("saved_position", _P),
     )
     num_pages: int
     num_segments: int
     num_tokens: int
     culprit: int
+    num_gone: int
+    saved_entries: int
+    saved_segments: int
+    saved_position: int
 
 
-class Dropped(NamedTuple):
-    """What is left, and what was taken out."""
+class Counts(NamedTuple):
+    """Of a layout."""
 
+    num_pages: int
     num_segments: int
     num_tokens: int
-    pages: NDArray[np.int32]  # (n,) taken out, in order
 
 
 class LayoutDropper:
@@ -59,44 +68,45 @@ class LayoutDropper:
         next_position: NDArray[np.int32],  # (R,)
         *,
         pinned_kind: int,
+        frame_kind: int,
     ) -> None:
         self._arrays = (entries, segments, next_position)
+        self._saved: tuple[NDArray[np.generic], ...] = ()
         self._released = np.empty(len(entries), dtype=np.int32)
-        self._ids = np.empty((2, segments.size), dtype=np.int64)  # and scratch
+        self._places = np.empty(segments.size, dtype=np.int64)  # scratch
         self._state = _State(
-            address(entries),
-            0,
-            next_position.size,
-            address(segments),
-            0,
-            segments.itemsize,
-            0,
-            address(next_position),
-            0,
+            entries=address(entries),
+            num_axes=next_position.size,
+            segments=address(segments),
+            segment_bytes=segments.itemsize,
+            next_position=address(next_position),
         )
         self._at = ctypes.addressof(self._state)
-        self._ids_at, self._places_at = (address(row) for row in self._ids)
-        self._released_at = address(self._released)
-        self._pinned_kind = pinned_kind
-        self._drop = native_call("layout_drop", [_P, _P, _N, ctypes.c_int32, _P, _P])
+        self._places_at, self._released_at = address(self._places), address(self._released)
+        self._kinds = pinned_kind, frame_kind
+        self._drop = native_call("layout_drop", [_P, _P, _N, _CODE, _CODE, _CODE, _P, _P])
+        self._restore = native_call("layout_restore", [_P], None)
 
     def drop(
-        self, ids: NDArray[np.int64], num_pages: int, num_segments: int, num_tokens: int
-    ) -> Dropped:
+        self, ids: NDArray[np.int64], counts: Counts, *, save: bool = False
+    ) -> tuple[Counts, NDArray[np.int32], int]:
         """Take segments ``ids`` (k > 0,) out of so many: what stays moves to the front, and its
         shifts and ``next_position`` are lowered by the spans that have left before it.
 
-        Raises ValueError for unknown or repeated ids, CacheError for one of the pinned kind.
+        What is left, the pages (n,) that were taken out, in order, and how many frames. With
+        ``save`` it can be undone. Raises ValueError for unknown or repeated ids, CacheError for one
+        of the pinned kind.
         """
         if ids.dtype.kind not in "iu" or ids.ndim != 1:
             raise ValueError(f"segment ids must be integers (k,), got {ids.dtype} {ids.shape}")
-        if ids.size > len(self._ids[0]):
-            raise ValueError(f"cannot drop {ids.size} of {num_segments} segments")
-        state = self._state
-        self._ids[0, : ids.size] = ids
-        state.num_pages, state.num_segments, state.num_tokens = num_pages, num_segments, num_tokens
+        if ids.size > self._places.size:
+            raise ValueError(f"cannot drop {ids.size} of {counts.num_segments} segments")
+        if save and not self._saved:
+            self._make_saved()
+        state, given = self._state, ids.astype(np.int64, copy=False).tobytes()
+        state.num_pages, state.num_segments, state.num_tokens = counts
         code = self._drop(
-            self._at, self._ids_at, ids.size, self._pinned_kind, self._released_at, self._places_at
+            self._at, given, ids.size, *self._kinds, save, self._released_at, self._places_at
         )
         if code == _UNKNOWN:
             raise ValueError(f"no segment {state.culprit} in this sequence")
@@ -104,5 +114,15 @@ class LayoutDropper:
             raise ValueError("segment ids of one call must be distinct")
         if code:
             raise CacheError("system segments are pinned and cannot be dropped")
-        released = self._released[: num_pages - state.num_pages].copy()
-        return Dropped(state.num_segments, state.num_tokens, released)
+        left = Counts(state.num_pages, state.num_segments, state.num_tokens)
+        return left, self._released[: counts.num_pages - left.num_pages].copy(), state.num_gone
+
+    def restore(self, counts: Counts) -> None:
+        """All as it was, with so many, before the last ``drop`` with ``save``."""
+        self._state.num_pages, self._state.num_segments, self._state.num_tokens = counts
+        self._restore(self._at)
+
+    def _make_saved(self) -> None:
+        self._saved = tuple(np.empty_like(array) for array in self._arrays)
+        at = (address(array) for array in self._saved)
+        self._state.saved_entries, self._state.saved_segments, self._state.saved_position = at

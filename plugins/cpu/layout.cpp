@@ -69,14 +69,29 @@ int32_t find_all(EdgekvLayout& layout, const int64_t* ids, int64_t n, int32_t pi
   return EDGEKV_LAYOUT_DONE;
 }
 
+int64_t entry_width(const EdgekvLayout& layout) { return 2 + 2 * layout.num_axes; }
+
+template <class T>
+void copy(const T* from, int64_t n, T* to) {
+  std::memcpy(to, from, static_cast<size_t>(n) * sizeof(T));
+}
+
+void save_all(const EdgekvLayout& layout) {
+  copy(layout.entries, layout.num_pages * entry_width(layout), layout.saved_entries);
+  copy(layout.segments, layout.num_segments * layout.segment_bytes, layout.saved_segments);
+  copy(layout.next_position, layout.num_axes, layout.saved_position);
+}
+
 }  // namespace
 
 int32_t edgekv_layout_drop(EdgekvLayout* layout, const int64_t* ids, int64_t n, int32_t pinned_kind,
-                           int32_t* released, int64_t* places) {
+                           int32_t frame_kind, int32_t save, int32_t* released, int64_t* places) {
+  layout->num_gone = 0;
   if (!n) return EDGEKV_LAYOUT_DONE;
   if (const int32_t code = find_all(*layout, ids, n, pinned_kind, places)) return code;
+  if (save) save_all(*layout);
   const Segments segments(*layout);
-  const int64_t num_axes = layout->num_axes, width = 2 + 2 * num_axes;
+  const int64_t num_axes = layout->num_axes, width = entry_width(*layout);
   int64_t page = 0;
   for (int64_t place = 0; place < places[0]; ++place) page += segments[place].num_pages;
   int64_t kept_page = page, kept_place = places[0], num_gone = 0;
@@ -91,6 +106,7 @@ int32_t edgekv_layout_drop(EdgekvLayout* layout, const int64_t* ids, int64_t n, 
       for (int64_t i = 0; i < num_pages; ++i) *released++ = entry[i * width];
       for (int64_t axis = 0; axis < num_axes; ++axis) moved[axis] += segments.span(place, axis);
       layout->num_tokens -= segment.num_tokens;
+      layout->num_gone += segments.kind(place) == frame_kind;
       continue;
     }
     for (int64_t i = 0; i < num_pages; ++i)
@@ -106,4 +122,10 @@ int32_t edgekv_layout_drop(EdgekvLayout* layout, const int64_t* ids, int64_t n, 
   layout->num_pages = kept_page;
   layout->num_segments = kept_place;
   return EDGEKV_LAYOUT_DONE;
+}
+
+void edgekv_layout_restore(EdgekvLayout* layout) {
+  copy(layout->saved_entries, layout->num_pages * entry_width(*layout), layout->entries);
+  copy(layout->saved_segments, layout->num_segments * layout->segment_bytes, layout->segments);
+  copy(layout->saved_position, layout->num_axes, layout->next_position);
 }

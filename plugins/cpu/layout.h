@@ -28,6 +28,10 @@ struct EdgekvLayout {
   int64_t num_tokens;
   int32_t* next_position;   // (num_axes,)
   int64_t culprit;          // the id that the last refused call was refused for
+  int64_t num_gone;         // segments of kind frame_kind that the last call has taken out
+  int32_t* saved_entries;   // as entries, segments and next_position: as they were before the last
+  unsigned char* saved_segments;  // call that had to save them
+  int32_t* saved_position;
 };
 
 // 0 is done. Otherwise nothing has changed and `culprit` is set.
@@ -39,10 +43,12 @@ enum EdgekvLayoutCode {
 };
 
 // Takes out the segments with these n ids; the shift of every entry behind one is lowered by its
-// span. `released` gets the pages taken out, in order, and has room for num_pages; `places` is
-// scratch for n numbers.
-__attribute__((visibility("default"))) int32_t edgekv_layout_drop(EdgekvLayout*, const int64_t* ids,
-                                                                  int64_t n, int32_t pinned_kind,
-                                                                  int32_t* released,
-                                                                  int64_t* places);
+// span. With `save` all is saved as it was. `released` gets the pages taken out, in order, and has room
+// for num_pages; `places` is scratch for n numbers.
+__attribute__((visibility("default"))) int32_t edgekv_layout_drop(
+    EdgekvLayout*, const int64_t* ids, int64_t n, int32_t pinned_kind, int32_t frame_kind,
+    int32_t save, int32_t* released, int64_t* places);
+
+// Puts back what was saved, of which there were num_pages entries and num_segments segments.
+__attribute__((visibility("default"))) void edgekv_layout_restore(EdgekvLayout*);
 }

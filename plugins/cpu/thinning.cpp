@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <new>
-#include <queue>
-#include <utility>
+#include <numeric>
 #include <vector>
 
 #include "layout.h"
@@ -20,7 +18,8 @@ struct Call {
   int64_t segment_bytes, num_segments, num_past;
   const int32_t* pages;
   const double* worth;
-  const float* products;
+  const float* vectors;
+  int64_t width;
   bool by_gap;
 };
 
@@ -55,15 +54,34 @@ class Gaps {
   std::vector<Link> links_;
 };
 
+// In double precision, whose sum is the same in any order as far as a float shows: every machine
+// chooses alike.
+float dot(const float* a, const float* b, int64_t width) {
+  constexpr int kLanes = 8;
+  double sums[kLanes] = {}, rest = 0;
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane)
+      sums[lane] += static_cast<double>(a[i + lane]) * b[i + lane];
+  for (; i < width; ++i) rest += static_cast<double>(a[i]) * b[i];
+  return static_cast<float>(std::accumulate(sums, sums + kLanes, rest));
+}
+
 // How far each segment's vector is from the nearest other one that is still there, 1 - cosine.
 class Nearest {
  public:
   explicit Nearest(const Call& call)
-      : call_(call), norms_(call.products ? call.num_segments : 0), found_(norms_.size()) {
-    const auto n = static_cast<int64_t>(norms_.size());
-    for (int64_t i = 0; i < n; ++i) {
-      const float norm = std::sqrt(call.products[i * n + i]);
+      : num_segments_(call.vectors ? call.num_segments : 0),
+        norms_(num_segments_),
+        products_(num_segments_ * num_segments_),
+        found_(num_segments_) {
+    for (int64_t i = 0; i < num_segments_; ++i) {
+      const float* vector = call.vectors + i * call.width;
+      const float norm = std::sqrt(dot(vector, vector, call.width));
       norms_[i] = norm > 0 ? norm : 0;  // NaN: no vector
+      for (int64_t j = 0; norms_[i] && j < i; ++j)
+        products_[i * num_segments_ + j] = products_[j * num_segments_ + i] =
+            norms_[j] ? dot(vector, call.vectors + j * call.width, call.width) : 0;
     }
   }
 
@@ -81,10 +99,9 @@ class Nearest {
   };
 
   Found search(int64_t place, const std::vector<char>& here) const {
-    const int64_t n = call_.num_segments;
-    const float* products = call_.products + place * n;
+    const float* products = products_.data() + place * num_segments_;
     Found best{place, std::numeric_limits<float>::infinity()};
-    for (int64_t i = 0; i < n; ++i) {
+    for (int64_t i = 0; i < num_segments_; ++i) {
       if (i == place || !here[i] || !norms_[i]) continue;
       const float distance = 1.f - products[i] / (norms_[place] * norms_[i]);
       if (distance < best.distance) best = {i, distance};
@@ -92,8 +109,8 @@ class Nearest {
     return best;
   }
 
-  const Call& call_;
-  std::vector<float> norms_;
+  const int64_t num_segments_;
+  std::vector<float> norms_, products_;
   std::vector<Found> found_;
 };
 
@@ -108,10 +125,9 @@ class Thinning {
     return reinterpret_cast<const EdgekvSegment*>(segment)->num_pages;
   }
   bool is_here(int64_t place) const { return here_[place]; }
-  // Never less than before because others have left.
   double rate(int64_t place) {
     double rating = call_.worth ? call_.worth[place] : 1;
-    if (call_.products) {
+    if (call_.vectors) {
       if (!nearest_.norm(place)) return -1;  // without a vector: before all others
       rating *= nearest_.distance(place, here_) * nearest_.norm(place);
     }
@@ -122,6 +138,7 @@ class Thinning {
     here_[place] = 0;
     gaps_.close_up(place);
   }
+
  private:
   const Call& call_;
   std::vector<char> here_;
@@ -129,25 +146,24 @@ class Thinning {
   Nearest nearest_;
 };
 
-// Lazy greedy selection (Minoux 1978): since ratings only grow, it is enough to rate anew what comes up
-// as the lowest. Returns the pages that could not be given back.
-int64_t run(Thinning& thinning, int64_t num_past, int64_t num_pages) {
-  using Rated = std::pair<double, int64_t>;  // of equals the oldest comes up
-  std::vector<Rated> waiting;
+// The lowest rated of the past, of equals the oldest; -1 if nothing is left to leave.
+int64_t lowest(Thinning& thinning, int64_t num_past) {
+  int64_t found = -1;
+  double least = 0;
   for (int64_t place = 0; place < num_past; ++place) {
     // Pages that forks hold too come free only with the forks: those cannot be given back.
-    if (thinning.pages(place)) waiting.emplace_back(thinning.rate(place), place);
-  }
-  std::priority_queue<Rated, std::vector<Rated>, std::greater<Rated>> queue(std::greater<Rated>{},
-                                                                            std::move(waiting));
-  while (num_pages > 0 && !queue.empty()) {
-    const auto [rated, place] = queue.top();
-    queue.pop();
+    if (!thinning.is_here(place) || !thinning.pages(place)) continue;
     const double rating = thinning.rate(place);
-    if (rating > rated) {
-      queue.emplace(rating, place);
-      continue;
-    }
+    if (found < 0 || rating < least) found = place, least = rating;
+  }
+  return found;
+}
+
+// Returns the pages that could not be given back.
+int64_t run(Thinning& thinning, int64_t num_past, int64_t num_pages) {
+  while (num_pages > 0) {
+    const int64_t place = lowest(thinning, num_past);
+    if (place < 0) break;
     num_pages -= thinning.pages(place);
     thinning.forget(place);
   }
@@ -158,10 +174,10 @@ int64_t run(Thinning& thinning, int64_t num_past, int64_t num_pages) {
 
 int64_t edgekv_thin_out(const unsigned char* segments, int64_t segment_bytes, int64_t num_segments,
                         int64_t num_past, const int32_t* pages, const double* worth,
-                        const float* products, int32_t by_gap, int64_t num_pages, int64_t* gone,
-                        int64_t* missing) try {
-  const Call call{segments, segment_bytes, num_segments, num_past,
-                  pages,    worth,         products,     by_gap != 0};
+                        const float* vectors, int64_t width, int32_t by_gap, int64_t num_pages,
+                        int64_t* gone, int64_t* missing) try {
+  const Call call{segments, segment_bytes, num_segments, num_past,   pages,
+                  worth,    vectors,       width,        by_gap != 0};
   Thinning thinning(call);
   *missing = run(thinning, num_past, num_pages);
   int64_t num_gone = 0;

@@ -22,6 +22,7 @@ from edgekv.cache.retention import (
 )
 from edgekv.cache.segments import KIND_CODES, segment_dtype
 from edgekv.errors import ContextError, OutOfPagesError
+from edgekv.native.columns import PageValues
 from tests.cache.compare import assert_same
 from tests.cache.helpers import add, frames, make_cache, make_room
 
@@ -40,7 +41,7 @@ def table(num_pages: list[int], **columns: np.ndarray) -> SegmentTable:
     )
     rows["kind"], rows["num_pages"] = KIND_CODES["frame"], num_pages
     rows["num_tokens"] = rows["num_pages"] * 4
-    return SegmentTable(rows, **columns)
+    return SegmentTable.of(rows, **columns)
 
 
 @pytest.fixture(params=RULES)
@@ -193,46 +194,73 @@ def test_text_leaves_when_it_is_no_longer_among_the_newest() -> None:
 # -- summaries
 
 
-def sum_up(cache: PageCache, sequence: Sequence, number: float) -> None:
-    """The newest frame is one whose every value is ``number``; unused slots hold NaN."""
-    last = sequence.segments[-1]
-    values = np.full((last.num_pages, 1, 4, 1), np.nan, np.float16)
-    values.swapaxes(1, 2).reshape(-1, 1)[: last.num_tokens] = number
-    cache.summaries.put(last.pages[:1], values[None], last.num_tokens)
+Pool = np.ndarray  # (num_pages, 1, 4, 1) float16, NaN where nothing was written
 
 
-def test_a_summary_is_the_mean_over_the_tokens_and_nan_where_none_was_put() -> None:
+@pytest.fixture(params=["read", "found in memory"])
+def looked_at(request: pytest.FixtureRequest) -> tuple[PageCache, Pool]:
+    """A cache that keeps summaries, and what its pages hold."""
+    cache = make_cache(8)
+    pool = np.full((8, 1, 4, 1), np.nan, np.float16)
+    cache.summaries.keep()
+    if request.param == "read":
+        cache.summaries.read_from(lambda pages: pool[pages])
+    else:
+        cache.summaries.read_from(pytest.fail, lambda: PageValues(pool))
+    return cache, pool
+
+
+def show(cache: PageCache, sequence: Sequence, pool: Pool, number: float) -> None:
+    """A frame of 6 tokens, every value of which is ``number``; unused slots hold NaN."""
+    add(cache, sequence, "frame", 6)
+    full, part = sequence.segments[-1].pages
+    pool[full], pool[part] = number, np.nan
+    pool[part, :, :2] = number
+
+
+def test_a_summary_is_the_mean_over_the_tokens_of_a_frame(
+    looked_at: tuple[PageCache, Pool],
+) -> None:
+    cache, pool = looked_at
+    sequence = cache.open()
+    add(cache, sequence, "text", 3)
+    show(cache, sequence, pool, 3.0)
+    pool[sequence.segments[-1].pages[0], 0, 0] = 9.0
+    np.testing.assert_array_equal(sequence.summaries()[:, 0], [np.nan, 4.0])
+
+
+def test_without_anybody_who_can_read_there_are_none() -> None:
     cache = make_cache()
     cache.summaries.keep()
-    sequence = frames(cache, 2)
-    sum_up(cache, sequence, 3.0)
-    np.testing.assert_array_equal(sequence.summaries()[:, 0], [np.nan, np.nan, 3.0])
+    assert np.isnan(frames(cache, 2).summaries()).all()
 
 
-def test_summaries_leave_with_their_frames_and_a_fork_keeps_its_own() -> None:
-    cache = make_cache(8)
-    cache.summaries.keep()
+def test_summaries_leave_with_their_frames_and_a_fork_keeps_its_own(
+    looked_at: tuple[PageCache, Pool],
+) -> None:
+    cache, pool = looked_at
     sequence = cache.open()
-    for index in range(3):
-        add(cache, sequence, "frame", 6, index=index)
-        sum_up(cache, sequence, index)
+    for number in range(3):
+        show(cache, sequence, pool, number)
     with sequence.fork() as fork:
         sequence.drop([0])
         assert sequence.summaries()[:, 0].tolist() == [1, 2]
         assert fork.summaries()[:, 0].tolist() == [0, 1, 2]
-    add(cache, sequence, "frame", 6, index=3)  # in pages that were written before
-    np.testing.assert_array_equal(sequence.summaries()[:, 0], [1, 2, np.nan])
+    show(cache, sequence, pool, 3)  # in pages that were written before
+    assert sequence.summaries()[:, 0].tolist() == [1, 2, 3]
 
 
-def test_a_context_that_is_brought_in_has_no_summary_of_what_its_pages_held_before() -> None:
-    cache = make_cache(8)
-    cache.summaries.keep()
+def test_a_context_that_is_brought_in_has_no_summary_of_what_its_pages_held_before(
+    looked_at: tuple[PageCache, Pool],
+) -> None:
+    cache, pool = looked_at
     sequence = cache.open()
-    add(cache, sequence, "frame", 6, index=0)
-    sum_up(cache, sequence, 3.0)
+    show(cache, sequence, pool, 3.0)
+    assert sequence.summaries().tolist() == [[3.0]]
     state = sequence.export_state()
     sequence.close()
-    assert np.isnan(cache.import_state(state).summaries()).all()
+    pool[:] = 5.0
+    assert cache.import_state(state).summaries().tolist() == [[5.0]]
 
 
 def test_nothing_is_kept_before_somebody_asks() -> None:

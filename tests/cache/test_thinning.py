@@ -27,7 +27,8 @@ def drawn(seed: int) -> SegmentTable:
     vectors[rng.random(n) < 0.1] = 0
     heat = rng.random(n) * (rng.random(n) < 0.6)
     free = rng.integers(0, 5, n).astype(np.int32) if seed % 3 == 0 else None
-    return SegmentTable(rows, summaries=vectors.astype(np.float32), heat=heat, num_pages=free)
+    table = SegmentTable.of(rows, summaries=vectors.astype(np.float32), heat=heat)
+    return table.having(num_pages=free)
 
 
 def defined(
@@ -40,7 +41,8 @@ def defined(
     """What the docstring of ``thin_out`` says, word for word."""
     ids, pages, here = table.ids.tolist(), table.num_pages.tolist(), list(range(len(table)))
     past = range(len(table) - num_recent(len(table)))
-    products = None if vectors is None else vectors @ vectors.T
+    wide = None if vectors is None else vectors.astype(np.float64)
+    products = None if wide is None else (wide @ wide.T).astype(np.float32)
 
     def has_vector(i: int) -> bool:
         return products is not None and bool(products[i, i] > 0)

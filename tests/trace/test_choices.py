@@ -165,8 +165,7 @@ def test_a_choice_among_some_by_what_comes_free_is_asked_again(tmp_path: Path) -
     other.drop(other.segment_table().ids[3:9])
     table = offered(sequence, rule)
     able = (table.kinds != SYSTEM_CODE) & (np.arange(len(table)) < len(table) - 1)
-    offer = table.take(able)
-    offer.num_pages[:] = sequence.private_pages()[able]
+    offer = table.take(able).having(num_pages=sequence.private_pages()[able])
     ids = choose(sequence, rule, offer, 2 * FRAME_PAGES)
     sequence.drop(ids, rule="reclaim")
     log.close()

@@ -11,7 +11,7 @@ from edgekv.cache.retention import RetentionRule, retention_rule
 from edgekv.cache.segments import SegmentTable
 from edgekv.config import KVGeometry, format_bytes
 from edgekv.errors import BudgetError, ContextError, OutOfPagesError
-from edgekv.limits import Limits, fit_question, num_frames, plan_limits, segments_to_drop
+from edgekv.limits import Limits, fit_question, plan_limits, segments_to_drop
 
 GEOMETRY = KVGeometry(num_layers=1, num_kv_heads=1, head_dim=8, page_size=16, dtype="float32")
 RULE = retention_rule("window")
@@ -64,7 +64,7 @@ def test_frames_and_the_reserve_never_exceed_the_window() -> None:
     for _ in range(500):
         push(cache, sequence, limits)
         assert sequence.num_tokens + 32 <= 200
-        most = max(most, num_frames(sequence))
+        most = max(most, sequence.num_frames)
     assert most == (200 - START - 32) // FRAME
 
 
@@ -107,10 +107,10 @@ def test_an_eighth_of_the_window_leaves_at_once_and_one_for_the_frame_that_comes
     cache, sequence, limits = stream(max_context_tokens=START + 32 + 16 * FRAME)
     sizes = []
     for _ in range(200):
-        before = num_frames(sequence)
+        before = sequence.num_frames
         push(cache, sequence, limits)
-        if num_frames(sequence) <= before:
-            sizes.append(before + 1 - num_frames(sequence))
+        if sequence.num_frames <= before:
+            sizes.append(before + 1 - sequence.num_frames)
     assert limits.fitting_frames == 16
     assert set(sizes) == {limits.leaving_frames} == {16 // 8 + 1}
 
@@ -126,7 +126,7 @@ def test_text_that_joins_never_costs_the_newest_frame(num_pages: int) -> None:
     for num_tokens in range(1, most + 1):
         ids = leaving(sequence, RULE, limits, num_tokens, spare_newest=True)
         assert newest not in ids
-    assert ids.size == num_frames(sequence) - 1
+    assert ids.size == sequence.num_frames - 1
     for num_tokens in (most + 16, 1000):
         with pytest.raises(ContextError, match=r"newest frame's|cannot leave"):
             leaving(sequence, RULE, limits, num_tokens, spare_newest=True)
@@ -161,10 +161,10 @@ def test_a_long_prompt_makes_the_fork_forget_and_not_its_parent() -> None:
     cache, sequence, limits = stream()
     for _ in range(10):
         push(cache, sequence, limits)
-    kept = num_frames(sequence)
+    kept = sequence.num_frames
     fork = sequence.fork()
     assert fit_question(fork, RULE, limits, 100, 50) == 50
-    assert num_frames(fork) < num_frames(sequence) == kept
+    assert fork.num_frames < sequence.num_frames == kept
     assert fork.num_tokens + 150 <= 200
 
 
@@ -186,7 +186,7 @@ def test_the_smallest_pool_that_is_accepted_runs() -> None:
     cache, sequence, limits = stream(num_pages=1 + 1 + 3)
     for _ in range(20):
         push(cache, sequence, limits)
-        assert num_frames(sequence) == 1
+        assert sequence.num_frames == 1
 
 
 def test_when_nothing_may_leave_the_error_says_what_is_missing() -> None:

@@ -13,7 +13,7 @@ from edgekv.cache import PageCache, check
 from edgekv.cache.retention import retention_rule
 from edgekv.config import KVGeometry, parse_bytes
 from edgekv.errors import BudgetError, EdgeKVError, OutOfPagesError
-from edgekv.limits import num_frames, plan_limits
+from edgekv.limits import plan_limits
 from edgekv.members import Member, fair_shares
 from edgekv.sharing import Sharing
 
@@ -91,7 +91,7 @@ def test_equals_end_up_with_equal_shares_whoever_came_first() -> None:
         pool.push(first)
         assert pool.cache.counts.free >= pool.sharing.reserve_pages == 3
     assert all(8 <= pages <= 14 for pages in pool.pages(first, second))
-    assert first.record.num_evicted_frames + num_frames(first.sequence) == 100
+    assert first.record.num_evicted_frames + first.sequence.num_frames == 100
     second.sequence.close()
     pool.push(first, 20)
     assert pool.pages(first)[0] >= 19, "what the other had is not used again"
@@ -110,7 +110,7 @@ def test_what_does_not_go_round_goes_from_one_to_the_other(
     for turn in range(24 * len(order)):
         pool.push(members[order[turn % len(order)]])
         if turn >= 12 * len(order):
-            seen.append(tuple(num_frames(member.sequence) for member in members))
+            seen.append(tuple(member.sequence.num_frames for member in members))
     most = [max(frames[k] for frames in seen) for k in (0, 1)]
     least = [min(frames[k] for frames in seen) for k in (0, 1)]
     assert (most[0], least[0]) == (most[1], least[1])
@@ -126,7 +126,7 @@ def test_a_start_that_all_share_is_counted_once() -> None:
     for _ in range(8):
         for member in members:
             pool.push(member)
-    assert {num_frames(member.sequence) for member in members} == {3}  # 34 - 3 - 1, among 10
+    assert {member.sequence.num_frames for member in members} == {3}  # 34 - 3 - 1, among 10
 
 
 def test_the_higher_priority_takes_all_but_the_floor_and_keeps_it() -> None:
@@ -221,15 +221,15 @@ def test_what_two_hold_comes_free_when_both_let_it_go() -> None:
     assert int(one.sequence.private_pages().sum()) == 0
     third = pool.open()
     pool.push(third, 8)
-    assert num_frames(third.sequence) >= 4, "its share, of what the others gave together"
-    frames = [num_frames(member.sequence) for member in (one, other)]
+    assert third.sequence.num_frames >= 4, "its share, of what the others gave together"
+    frames = [member.sequence.num_frames for member in (one, other)]
     assert max(frames) < 15
     assert min(frames) >= 1
     for member in (one, other, third):
         pool.push(member, 10)
     check(pool.cache.snapshot())
     shares = pool.sharing.shares()
-    assert all(num_frames(member.sequence) >= 3 for member in shares)
+    assert all(member.sequence.num_frames >= 3 for member in shares)
 
 
 def test_a_rule_that_lets_nothing_leave_is_not_asked() -> None:
@@ -237,7 +237,7 @@ def test_a_rule_that_lets_nothing_leave_is_not_asked() -> None:
     kept, other = pool.open(0, retain="keep"), pool.open(5)
     pool.push(kept, 10)
     pool.push(other, 30)
-    assert num_frames(kept.sequence) == 10
+    assert kept.sequence.num_frames == 10
     assert pool.pages(other) == [6]
 
 
@@ -349,7 +349,7 @@ class Life:
         if lost and not self.answers and not self.num_forks:
             for member in self.members:  # whoever is lower had no more to give
                 if member.priority < max(lost) and member is not asked:
-                    assert num_frames(member.sequence) <= 1, "a lower priority could have given"
+                    assert member.sequence.num_frames <= 1, "a lower priority could have given"
         if not self.answers and not self.num_forks:
             assert pool.cache.counts.free >= pool.sharing.reserve_pages
 

@@ -89,8 +89,8 @@ def choose_room(
     if num_pages <= num_free and not excess:
         return _NOTHING
     table = offered(sequence, rule)
-    which, pinned = _loose(table, spare_newest=spare_newest)
-    loose, droppable = table.take(which), sequence.num_pages - pinned
+    loose, pinned = _loose(table, spare_newest=spare_newest)
+    droppable = sequence.num_pages - pinned
     if pinned + num_pages > marks.high:
         kept = "pinned or the newest frame's" if spare_newest else "pinned"
         raise ContextError(f"need {num_pages} pages, {pinned} of {marks.high} are {kept}")
@@ -98,7 +98,7 @@ def choose_room(
     if num_pages <= num_free:
         return choose(sequence, rule, loose, excess)
     # Pages that forks hold too come free only with the forks.
-    private = sequence.private_pages()[which]
+    private = sequence.private_pages()[np.isin(table.ids, loose.ids)]
     freeable = num_free + int(private.sum())
     if num_pages > freeable:
         raise OutOfPagesError(num_pages, freeable)
@@ -111,12 +111,11 @@ def choose_room(
     return ids
 
 
-def _loose(table: SegmentTable, *, spare_newest: bool) -> tuple[slice | NDArray[np.bool_], int]:
-    """Which segments may leave, and the pages of those that may not: usually all behind the start,
-    which takes no copies."""
-    kinds = table.kinds.tobytes()  # far faster to search than an array
-    num_pinned = kinds.count(SYSTEM_CODE)
-    if not spare_newest and kinds.rfind(SYSTEM_CODE) < num_pinned:
-        return slice(num_pinned, None), sum(table.num_pages[:num_pinned].tolist())
+def _loose(table: SegmentTable, *, spare_newest: bool) -> tuple[SegmentTable, int]:
+    """The segments that may leave, and the pages of those that may not."""
+    codes = table.codes
+    num_pinned = codes.count(SYSTEM_CODE)
+    if not spare_newest and codes.rfind(SYSTEM_CODE) < num_pinned:  # all behind the start
+        return table.behind(num_pinned), sum(table.num_pages[:num_pinned].tolist())
     able = may_leave(table, spare_newest=spare_newest)
-    return able, int(table.num_pages[~able].sum())
+    return table.take(able), int(table.num_pages[~able].sum())

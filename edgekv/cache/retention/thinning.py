@@ -41,12 +41,13 @@ def thin_out(
     no neighbour before it: its gap is as good as endless.
     """
     gone, missing = thinning.thin_out(
-        segments.rows,
+        segments.memory,
+        len(segments),
         len(segments) - num_recent(len(segments)),
         num_pages,
         pages=segments.given_pages,
         worth=worth,
-        products=None if vectors is None else vectors @ vectors.T,
+        vectors=vectors,
         by_gap=by_gap,
     )
     if not missing:

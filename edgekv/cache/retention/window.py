@@ -22,7 +22,7 @@ class Window:
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """The shortest prefix that gives ``num_pages`` pages back."""
         place = 0
-        for freed in segments.num_pages:
+        for freed in segments.num_pages.tolist():
             if num_pages <= 0:
                 break
             num_pages -= freed
