@@ -7,6 +7,7 @@ retention; that is what sessions are for.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -143,16 +144,15 @@ class Model:
                 record,
                 state,
                 runner,
+                begin=None if tier is None else partial(tier.measure, runner, inputs),
                 num_frame=inputs.tokens_per_frame,
                 max_context_tokens=self.bundle.manifest.max_context_tokens,
                 priority=priority,
             ) as member:
                 session = Session(LiveContext(runner, inputs, member, record, tier, gate))
+                on_failure.callback(session.close)
                 if tier is not None:
-                    tier.go_on()
-            on_failure.callback(session.close)
-            if tier is not None:
-                tier.measure(runner, inputs, member.sequence)
+                    tier.go_on()  # last: what it erases does not come back
             on_failure.pop_all()
         return session
 
