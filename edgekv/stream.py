@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from edgekv.checks import positive
-from edgekv.errors import EdgeKVError
+from edgekv.errors import EdgeKVError, SourceError
 from edgekv.latency import LatencyRecord
 from edgekv.media import SourceStats
 from edgekv.memory import anonymous_bytes
@@ -98,7 +98,9 @@ class StreamRun:
         self._stopped = False
         self._source_s = 0.0  # time of the newest frame in its source
         self._offset_s: float | None = None  # from the source's time to the session's
-        self._num_evicted_before = session.stats().num_evicted_frames
+        self._stats = session.stats()
+        self._counted = SourceStats(0, 0, 0, 0.0, 0.0)  # by the source
+        self._num_evicted_before = self._stats.num_evicted_frames
         self._seen["evicted_frames"] = self._num_evicted_before
         self._save_to = None if save_to is None else savable(save_to, "save_to")
         self._save_every_s = self._next_save_s = positive(save_every_s, "save_every_s")
@@ -110,15 +112,20 @@ class StreamRun:
         The session is saved whatever ends it."""
         failure: Exception | None = None
         try:
-            stats = self._session.stats()
-            if stats.num_frames:
-                yield NoticeEvent("restored", self._session.last_time_s, stats.num_context_frames)
+            if self._stats.num_frames:
+                num_frames = self._stats.num_context_frames
+                yield NoticeEvent("restored", self._session.last_time_s, num_frames)
             yield from self._watch()
         except Exception as error:
             failure = error
-        finally:
-            notices = self._save()
-        yield from notices
+        except BaseException:  # whoever listened has gone, or the third Ctrl-C came
+            self._save()
+            raise
+        for finish in (self._save, self._notices):
+            try:
+                yield from finish()
+            except Exception as error:
+                failure = failure or error
         problem = failure or self.save_error
         said = None if problem is None else str(problem) or type(problem).__name__
         yield replace(self.summary(), error=said)
@@ -133,7 +140,7 @@ class StreamRun:
             self._source_s = now_s
             frame = self._in_session_time(source_frame)
             yield self._push(frame)
-            yield from self._notices(frame)
+            yield from self._notices()
             yield from self._ask_due(frame, now_s)
             if now_s >= self._next_save_s:
                 self._next_save_s = now_s + self._save_every_s
@@ -161,7 +168,7 @@ class StreamRun:
             self._session.save(self._save_to)
         except EdgeKVError as error:
             self.save_error = error
-            return [NoticeEvent("failed_saves", max(self._session.last_time_s, 0.0), 1)]
+            return [NoticeEvent("failed_saves", self._now_s, 1)]
         self.save_error = None
         self._num_saves += 1
         return []
@@ -175,23 +182,36 @@ class StreamRun:
         else:
             self._num_still += 1
         self._last = frame
-        stats = self._session.stats()
-        if self._warm_bytes is None and stats.num_evicted_frames > self._num_evicted_before:
+        self._stats = self._session.stats()
+        if self._warm_bytes is None and self._stats.num_evicted_frames > self._num_evicted_before:
             self._warm_bytes = anonymous_bytes()
-        return FrameEvent(frame, duration_s, stats, still=not taken)
+        return FrameEvent(frame, duration_s, self._stats, still=not taken)
 
-    def _notices(self, frame: Frame) -> Iterator[NoticeEvent]:
-        source = self._source.stats()
+    def _notices(self) -> list[NoticeEvent]:
+        """What is new since the last time."""
+        self._look()
         counts = {
-            "bad_frames": source.num_bad_frames,
-            "dropped_frames": source.num_dropped_frames,
-            "evicted_frames": self._session.stats().num_evicted_frames,
+            "bad_frames": self._counted.num_bad_frames,
+            "dropped_frames": self._counted.num_dropped_frames,
+            "evicted_frames": self._stats.num_evicted_frames,
         }
-        for what, count in counts.items():
-            fresh = count - self._seen.get(what, 0)
-            self._seen[what] = count
-            if fresh:
-                yield NoticeEvent(what, frame.time_s, fresh)
+        fresh = {what: count - self._seen.get(what, 0) for what, count in counts.items()}
+        self._seen |= counts
+        return [NoticeEvent(what, self._now_s, count) for what, count in fresh.items() if count]
+
+    def _look(self) -> None:
+        """Counts as of now. Where there are none, the summary has those from before."""
+        self._stats = self._session.stats()
+        try:
+            self._counted = self._source.stats()
+        except Exception as error:
+            said = str(error) or type(error).__name__
+            raise SourceError(f"the source does not say what it has counted ({said})") from error
+
+    @property
+    def _now_s(self) -> float:
+        """The session's time, from 0 on."""
+        return max(self._session.last_time_s, 0.0)
 
     def _ask_due(self, frame: Frame, now_s: float) -> Iterator[StreamEvent]:
         for due in self._due:
@@ -219,9 +239,8 @@ class StreamRun:
         return event
 
     def summary(self) -> Summary:
-        """The figures so far."""
-        end_bytes = anonymous_bytes()
-        source, stats = self._source.stats(), self._session.stats()
+        """The figures as of the last event."""
+        source, stats = self._counted, self._stats
         return Summary(
             num_frames=self._latency.num_recorded + self._num_still,
             num_still_frames=self._num_still,
@@ -240,5 +259,5 @@ class StreamRun:
             ms_first_100=self._latency.first_ms(),
             ms_last_100=self._latency.last_ms(),
             anonymous_bytes_start=self._warm_bytes,
-            anonymous_bytes_end=end_bytes,
+            anonymous_bytes_end=anonymous_bytes(),
         )
