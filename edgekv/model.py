@@ -31,8 +31,10 @@ from edgekv.tier.codec import TierFormat, checked_format
 from edgekv.tier.plan import TierPlan, TierRecord
 from edgekv.tiering import SessionTier, TierRequest, plan_tier, reopen_tier
 from edgekv.trace.writer import DEFAULT_MAX_BYTES, TraceWriter, check_limit
+from edgekv.uncopied import uncopied
 
 
+@uncopied("load its bundle once more")
 class Model:
     """A bundle with its executors and its one pool, shared by all its sessions.
 

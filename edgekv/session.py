@@ -36,8 +36,10 @@ from edgekv.session_stats import SessionStats, session_stats
 from edgekv.tier.plan import TierRecord
 from edgekv.tiering import TierRequest, open_tier
 from edgekv.types import Answer, Frame, Sound
+from edgekv.uncopied import uncopied
 
 
+@uncopied("use its fork(), or save() and Model.restore()")
 class Session:
     """Made by ``Model.session`` and ``Model.restore``. Safe to ask from other threads while one
     thread pushes."""

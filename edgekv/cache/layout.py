@@ -27,6 +27,7 @@ from edgekv.cache.snapshot import frozen
 from edgekv.cache.state import SequenceState, check_state
 from edgekv.cache.table import ID, SHIFT, VALID, PageTable
 from edgekv.native.layout import LayoutDropper
+from edgekv.uncopied import uncopied
 
 
 class SavedLayout(NamedTuple):
@@ -38,6 +39,7 @@ class SavedLayout(NamedTuple):
     num_tokens: int
 
 
+@uncopied("use its copy()")
 class Layout:
     """The committed tokens of one sequence, on ``num_axes`` position axes."""
 

@@ -17,8 +17,10 @@ from edgekv.contents import join, split
 from edgekv.errors import ExecutorError
 from edgekv.executors.pool_tensors import pool_tensors
 from edgekv.native.pages import PageCopier
+from edgekv.uncopied import uncopied
 
 
+@uncopied("native calls know where they are")
 class HostPools:
     """Pools of ``num_pages`` pages; ``cross``: those that cross-attention reads."""
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from edgekv.errors import CacheError
 from edgekv.native.library import native_call
 from edgekv.native.memory import address
+from edgekv.uncopied import uncopied
 
 _UNKNOWN, _REPEATED = 1, 2
 _P, _N = ctypes.c_void_p, ctypes.c_int64
@@ -49,6 +50,7 @@ class Dropped(NamedTuple):
     pages: NDArray[np.int32]  # (n,) taken out, in order
 
 
+@uncopied("native calls know where it is")
 class LayoutDropper:
     """Takes segments out of ``entries`` and ``segments``, which stay where they are in memory."""
 
