@@ -7,6 +7,7 @@ retention; that is what sessions are for.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -30,8 +31,10 @@ from edgekv.tier.codec import TierFormat, checked_format
 from edgekv.tier.plan import TierPlan, TierRecord
 from edgekv.tiering import SessionTier, TierRequest, plan_tier, reopen_tier
 from edgekv.trace.writer import DEFAULT_MAX_BYTES, TraceWriter, check_limit
+from edgekv.uncopied import uncopied
 
 
+@uncopied("load its bundle once more")
 class Model:
     """A bundle with its executors and its one pool, shared by all its sessions.
 
@@ -143,16 +146,15 @@ class Model:
                 record,
                 state,
                 runner,
+                begin=None if tier is None else partial(tier.measure, runner, inputs),
                 num_frame=inputs.tokens_per_frame,
                 max_context_tokens=self.bundle.manifest.max_context_tokens,
                 priority=priority,
             ) as member:
                 session = Session(LiveContext(runner, inputs, member, record, tier, gate))
+                on_failure.callback(session.close)
                 if tier is not None:
-                    tier.go_on()
-            on_failure.callback(session.close)
-            if tier is not None:
-                tier.measure(runner, inputs, member.sequence)
+                    tier.go_on()  # last: what it erases does not come back
             on_failure.pop_all()
         return session
 

@@ -9,7 +9,7 @@ Does not know: the bytes of the format, how a session uses what it gets back.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -150,6 +150,7 @@ def restoring(
     state: SequenceState,
     runner: Runner,
     *,
+    begin: Callable[[Sequence], None] | None = None,
     num_frame: int,  # tokens
     max_context_tokens: int,
     priority: int,
@@ -157,7 +158,8 @@ def restoring(
     """What ``read_saved`` has checked, in pages of its own, as one of the pool's sessions.
 
     The block makes a ``Session`` of it. Nobody else comes to the pool until it has ended, so the
-    newcomer gives frames like any other as soon as it can be asked for some.
+    newcomer gives frames like any other as soon as it can be asked for some. ``begin`` gets its
+    context, empty, before anybody has given room: for what can be done then, and may fail.
     Raises BudgetError (no room), and what the disk and the block raise; the pool is as before then,
     but for frames that others let go where it has no room for both.
     """
@@ -175,6 +177,12 @@ def restoring(
         )
         runner.sharing.check_newcomer(limits, num_pages=state.num_pages)
         member = Member(runner.cache.open(), rule, limits, priority, record)
+        try:
+            if begin is not None:
+                begin(member.sequence)
+        except BaseException:
+            member.sequence.close()
+            raise
         with runner.sharing.entering(member, state.num_pages):
             sequence = runner.cache.import_state(state)
             member.sequence.close()

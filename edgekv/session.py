@@ -10,6 +10,7 @@ Does not know: how frames are read, where pools lie, how answers are shown.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -35,8 +36,10 @@ from edgekv.session_stats import SessionStats, session_stats
 from edgekv.tier.plan import TierRecord
 from edgekv.tiering import TierRequest, open_tier
 from edgekv.types import Answer, Frame, Sound
+from edgekv.uncopied import uncopied
 
 
+@uncopied("use its fork(), or save() and Model.restore()")
 class Session:
     """Made by ``Model.session`` and ``Model.restore``. Safe to ask from other threads while one
     thread pushes."""
@@ -79,30 +82,34 @@ class Session:
             recall=tier is not None,
         )
         record = SessionRecord(retain, instructions, limits.reserve_tokens)
-        with runner.lock:
+        with runner.lock, ExitStack() as on_failure:
             runner.check_open()
             sequence = runner.cache.open()
-            try:
-                found = sequence.find("system", content_of(start))
-                if found is not None:
-                    sequence.take(found)
-                num_shared = sequence.num_pages - int(sequence.private_pages().sum())
-                runner.sharing.check_newcomer(limits, num_shared=num_shared)
-                member = Member(sequence, rule, limits, priority, record)
-                runner.sharing.join(member)
-                if start and found is None:
-                    with runner.sharing.room(member, len(start)):
-                        runner.feed(sequence, "system", inputs.embed(start))
+            on_failure.callback(sequence.close)
+            found = sequence.find("system", content_of(start))
+            if found is not None:
+                sequence.take(found)
+            num_shared = sequence.num_pages - int(sequence.private_pages().sum())
+            runner.sharing.check_newcomer(limits, num_shared=num_shared)
+            member = Member(sequence, rule, limits, priority, record)
+            runner.sharing.join(member)
+            is_new = bool(start) and found is None
+            # Until its end others have what they gave for the start: all that can fail is in it.
+            with runner.sharing.room(member, len(start)) if is_new else nullcontext():
+                if is_new:
+                    runner.feed(sequence, "system", inputs.embed(start))
                     sequence.keep(content_of(start))
                 if rule.needs_summaries:
                     runner.cache.summaries.keep()
+                opened = None
                 # Last: what an earlier session left in the file is lost with it.
-                opened = None if tier is None else open_tier(tier, runner, inputs, member.sequence)
-            except BaseException:
-                sequence.close()
-                raise
-            record.tier = None if opened is None else opened.record
-            return cls(LiveContext(runner, inputs, member, record, opened, gate))
+                if tier is not None:
+                    opened = open_tier(tier, runner, inputs, sequence)
+                    on_failure.callback(opened.close)
+                    record.tier = opened.record
+                session = cls(LiveContext(runner, inputs, member, record, opened, gate))
+            on_failure.pop_all()
+            return session
 
     @indivisible
     def push(

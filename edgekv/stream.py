@@ -14,16 +14,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from edgekv.checks import finite, positive
-from edgekv.errors import EdgeKVError
+from edgekv.checks import positive
+from edgekv.errors import EdgeKVError, SourceError
 from edgekv.latency import LatencyRecord
 from edgekv.media import SourceStats
 from edgekv.memory import anonymous_bytes
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import savable
 from edgekv.session import Session
-from edgekv.session_stats import SessionStats
-from edgekv.types import Answer, Frame
+from edgekv.stream_events import (
+    AnswerEvent,
+    FrameEvent,
+    NoticeEvent,
+    Question,
+    StreamEvent,
+    Summary,
+)
+from edgekv.types import Frame
 
 
 class FrameSource(Protocol):
@@ -34,87 +41,6 @@ class FrameSource(Protocol):
     def stats(self) -> SourceStats:
         """Counts up to now; works after the source was closed too."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Something to ask: every ``every_s`` seconds of the stream, or once at ``at_s``."""
-
-    prompt: str
-    every_s: float | None = None
-    at_s: float | None = None
-    expected: str | None = None  # the true answer, where it is known
-
-    def __post_init__(self) -> None:
-        if (self.every_s is None) == (self.at_s is None):
-            raise ValueError("a question needs either every_s or at_s")
-        if self.every_s is not None:
-            positive(self.every_s, "every_s")
-        if self.at_s is not None:
-            finite(self.at_s, "at_s")
-
-
-@dataclass(frozen=True, slots=True)
-class FrameEvent:
-    """A frame has been taken into the context, or stands for nothing new (``still``)."""
-
-    frame: Frame
-    duration_s: float
-    stats: SessionStats
-    still: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerEvent:
-    """A question has been answered."""
-
-    frame: Frame  # the newest frame when it was asked
-    question: Question
-    answer: Answer
-
-    @property
-    def right(self) -> bool | None:
-        """Whether the answer is the expected one; None where no answer is known."""
-        expected = self.question.expected
-        return None if expected is None else self.answer.text.strip() == expected
-
-
-@dataclass(frozen=True, slots=True)
-class NoticeEvent:
-    """Something the user should know: bad or dropped frames, evictions, failed saves, …"""
-
-    what: str
-    time_s: float
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The figures of a whole run. Milliseconds are those of ``push`` for frames that were taken in,
-    questions not included."""
-
-    num_frames: int
-    num_still_frames: int  # of those, not encoded
-    num_bad_frames: int
-    num_dropped_frames: int
-    num_evicted_frames: int  # in this run, as all counts here
-    num_answers: int
-    num_right: int  # of the answers that could be checked
-    num_wrong: int
-    num_skipped_questions: int
-    num_saves: int
-    duration_s: float  # of the source, up to the newest frame
-    stats: SessionStats
-    ms_p50: float
-    ms_p95: float
-    ms_first_100: float
-    ms_last_100: float
-    anonymous_bytes_start: int | None  # when the first frame left; None = none has
-    anonymous_bytes_end: int | None
-    error: str | None = None  # what ended the run, or why it could not be saved at its end
-
-
-StreamEvent = FrameEvent | AnswerEvent | NoticeEvent | Summary
 
 
 @dataclass(slots=True)
@@ -172,7 +98,9 @@ class StreamRun:
         self._stopped = False
         self._source_s = 0.0  # time of the newest frame in its source
         self._offset_s: float | None = None  # from the source's time to the session's
-        self._num_evicted_before = session.stats().num_evicted_frames
+        self._stats = session.stats()
+        self._counted = SourceStats(0, 0, 0, 0.0, 0.0)  # by the source
+        self._num_evicted_before = self._stats.num_evicted_frames
         self._seen["evicted_frames"] = self._num_evicted_before
         self._save_to = None if save_to is None else savable(save_to, "save_to")
         self._save_every_s = self._next_save_s = positive(save_every_s, "save_every_s")
@@ -184,15 +112,20 @@ class StreamRun:
         The session is saved whatever ends it."""
         failure: Exception | None = None
         try:
-            stats = self._session.stats()
-            if stats.num_frames:
-                yield NoticeEvent("restored", self._session.last_time_s, stats.num_context_frames)
+            if self._stats.num_frames:
+                num_frames = self._stats.num_context_frames
+                yield NoticeEvent("restored", self._session.last_time_s, num_frames)
             yield from self._watch()
         except Exception as error:
             failure = error
-        finally:
-            notices = self._save()
-        yield from notices
+        except BaseException:  # whoever listened has gone, or the third Ctrl-C came
+            self._save()
+            raise
+        for finish in (self._save, self._notices):
+            try:
+                yield from finish()
+            except Exception as error:
+                failure = failure or error
         problem = failure or self.save_error
         said = None if problem is None else str(problem) or type(problem).__name__
         yield replace(self.summary(), error=said)
@@ -207,7 +140,7 @@ class StreamRun:
             self._source_s = now_s
             frame = self._in_session_time(source_frame)
             yield self._push(frame)
-            yield from self._notices(frame)
+            yield from self._notices()
             yield from self._ask_due(frame, now_s)
             if now_s >= self._next_save_s:
                 self._next_save_s = now_s + self._save_every_s
@@ -235,7 +168,7 @@ class StreamRun:
             self._session.save(self._save_to)
         except EdgeKVError as error:
             self.save_error = error
-            return [NoticeEvent("failed_saves", max(self._session.last_time_s, 0.0), 1)]
+            return [NoticeEvent("failed_saves", self._now_s, 1)]
         self.save_error = None
         self._num_saves += 1
         return []
@@ -249,23 +182,36 @@ class StreamRun:
         else:
             self._num_still += 1
         self._last = frame
-        stats = self._session.stats()
-        if self._warm_bytes is None and stats.num_evicted_frames > self._num_evicted_before:
+        self._stats = self._session.stats()
+        if self._warm_bytes is None and self._stats.num_evicted_frames > self._num_evicted_before:
             self._warm_bytes = anonymous_bytes()
-        return FrameEvent(frame, duration_s, stats, still=not taken)
+        return FrameEvent(frame, duration_s, self._stats, still=not taken)
 
-    def _notices(self, frame: Frame) -> Iterator[NoticeEvent]:
-        source = self._source.stats()
+    def _notices(self) -> list[NoticeEvent]:
+        """What is new since the last time."""
+        self._look()
         counts = {
-            "bad_frames": source.num_bad_frames,
-            "dropped_frames": source.num_dropped_frames,
-            "evicted_frames": self._session.stats().num_evicted_frames,
+            "bad_frames": self._counted.num_bad_frames,
+            "dropped_frames": self._counted.num_dropped_frames,
+            "evicted_frames": self._stats.num_evicted_frames,
         }
-        for what, count in counts.items():
-            fresh = count - self._seen.get(what, 0)
-            self._seen[what] = count
-            if fresh:
-                yield NoticeEvent(what, frame.time_s, fresh)
+        fresh = {what: count - self._seen.get(what, 0) for what, count in counts.items()}
+        self._seen |= counts
+        return [NoticeEvent(what, self._now_s, count) for what, count in fresh.items() if count]
+
+    def _look(self) -> None:
+        """Counts as of now. Where there are none, the summary has those from before."""
+        self._stats = self._session.stats()
+        try:
+            self._counted = self._source.stats()
+        except Exception as error:
+            said = str(error) or type(error).__name__
+            raise SourceError(f"the source does not say what it has counted ({said})") from error
+
+    @property
+    def _now_s(self) -> float:
+        """The session's time, from 0 on."""
+        return max(self._session.last_time_s, 0.0)
 
     def _ask_due(self, frame: Frame, now_s: float) -> Iterator[StreamEvent]:
         for due in self._due:
@@ -293,9 +239,8 @@ class StreamRun:
         return event
 
     def summary(self) -> Summary:
-        """The figures so far."""
-        end_bytes = anonymous_bytes()
-        source, stats = self._source.stats(), self._session.stats()
+        """The figures as of the last event."""
+        source, stats = self._counted, self._stats
         return Summary(
             num_frames=self._latency.num_recorded + self._num_still,
             num_still_frames=self._num_still,
@@ -314,5 +259,5 @@ class StreamRun:
             ms_first_100=self._latency.first_ms(),
             ms_last_100=self._latency.last_ms(),
             anonymous_bytes_start=self._warm_bytes,
-            anonymous_bytes_end=end_bytes,
+            anonymous_bytes_end=anonymous_bytes(),
         )

@@ -149,6 +149,7 @@ class SessionTier:
             self.measure(runner, inputs, member.sequence)
         if self._tier is None or self._queries is None or self.recall_off is not None:
             return fit(runner, fork, member, len(prompt), num_wanted)
+        self._tier.check_file()
         asked = bring_back(
             self._tier,
             runner,
@@ -166,6 +167,8 @@ class SessionTier:
     def stats(self) -> TierStats:
         """Figures as of now."""
         tier = self._tier
+        if tier is not None:
+            tier.check_file()
         return TierStats(
             num_frames=0 if tier is None else len(tier.index),
             max_frames=0 if tier is None else tier.max_frames,

@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 from edgekv.cache.snapshot import AllocatorSnapshot, PageCounts, frozen
 from edgekv.errors import CacheError, OutOfPagesError
 from edgekv.native.ledger import Ledger, Pages
+from edgekv.uncopied import uncopied
 
 
+@uncopied("its pages are counted once")
 class PageAllocator:
     """Hands out pages by number, in batches, with reference counts and fenced frees."""
 

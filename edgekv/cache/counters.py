@@ -76,8 +76,9 @@ class CacheCounters(CacheObserver):
             self.dropped_segments[rule or "caller"] += segment_ids.size
 
     def decided(self, sequence: Sequence, fate: Fate) -> None:
-        rule, num_segments = self._aside.pop(sequence.id)
-        if fate == "let go":
+        aside = self._aside.pop(sequence.id, None)  # None: from before anything was heard
+        if fate == "let go" and aside is not None:
+            rule, num_segments = aside
             self.dropped_segments[rule] += num_segments
 
     def inserted(self, sequence: Sequence, segment_ids: NDArray[np.int64]) -> None:  # noqa: ARG002

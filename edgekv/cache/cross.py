@@ -21,6 +21,7 @@ from edgekv.cache.observer import InputChange, InputObserver
 from edgekv.cache.snapshot import frozen
 from edgekv.config import KVGeometry
 from edgekv.errors import CacheError, OutOfPagesError
+from edgekv.uncopied import uncopied
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class CrossInput:
         self._cache.release(self)
 
 
+@uncopied("its pages are counted once")
 class CrossCache:
     """All inputs of one set of cross pools."""
 

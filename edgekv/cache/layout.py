@@ -25,8 +25,10 @@ from edgekv.cache.snapshot import frozen
 from edgekv.cache.state import SequenceState, check_state
 from edgekv.cache.table import ID, SHIFT, VALID, PageTable
 from edgekv.native.layout import Counts, LayoutDropper
+from edgekv.uncopied import uncopied
 
 
+@uncopied("use its copy()")
 class Layout:
     """The committed tokens of one sequence, on ``num_axes`` position axes."""
 

@@ -28,8 +28,10 @@ from edgekv.cache.step import Step
 from edgekv.cache.summaries import FrameSummaries
 from edgekv.config import KVGeometry
 from edgekv.errors import CacheError, ContextError
+from edgekv.uncopied import uncopied
 
 
+@uncopied("its pages are counted once")
 class PageCache:
     """All sequences of one pool. Not safe for use from two threads; its owner serialises.
 

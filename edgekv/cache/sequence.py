@@ -30,6 +30,7 @@ from edgekv.cache.state import SequenceState
 from edgekv.cache.view import Aside, SequenceView
 from edgekv.errors import CacheError
 from edgekv.types import SegmentKind
+from edgekv.uncopied import uncopied
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,6 +44,7 @@ def _ids_of(given: Iterable[int]) -> NDArray[np.int64]:
     return np.array(listed) if listed else _NO_IDS
 
 
+@uncopied("use its fork()")
 class Sequence(SequenceView):
     """Tokens in pages. Made by a ``PageCache`` and by ``fork``; usable in a ``with`` block."""
 

@@ -19,10 +19,12 @@ from edgekv.contents import join, slot_shape, split, storage_dtype
 from edgekv.errors import ExecutorError
 from edgekv.executors.cuda import Block, Cuda
 from edgekv.executors.pool_tensors import PoolTensor, mass_tensor, pool_tensors
+from edgekv.uncopied import uncopied
 
 _MASS_BYTES = 4
 
 
+@uncopied("a device knows where they are")
 class DevicePools:
     """Pools of ``num_pages`` pages at fixed addresses."""
 

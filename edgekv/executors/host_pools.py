@@ -18,8 +18,10 @@ from edgekv.errors import ExecutorError
 from edgekv.executors.pool_tensors import pool_tensors
 from edgekv.native.columns import PageValues
 from edgekv.native.pages import PageCopier
+from edgekv.uncopied import uncopied
 
 
+@uncopied("native calls know where they are")
 class HostPools:
     """Pools of ``num_pages`` pages; ``cross``: those that cross-attention reads."""
 

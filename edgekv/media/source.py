@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from edgekv.errors import SourceError
 from edgekv.types import Frame
+from edgekv.uncopied import uncopied
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -89,6 +90,7 @@ class Sampler:
             self._next_k = max(self._next_k, passed) + 1
 
 
+@uncopied("open it once more")
 class VideoSource(ABC):
     """An iterator of ``Frame`` and a context manager. Closing it ends the iteration."""
 

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from edgekv.native.library import native_call
 from edgekv.native.memory import address
+from edgekv.uncopied import uncopied
 
 _P, _N = ctypes.c_void_p, ctypes.c_int64
 _DTYPES = ("f4", "f2", "u2", "i1")  # as ``EdgekvValues`` numbers them
 
 
+@uncopied("native calls know where it is")
 class PageNumbers:
     """A number for every page of a pool; a segment's is the sum over its pages."""
 
@@ -61,6 +63,7 @@ class _Values(ctypes.Structure):
     )
 
 
+@uncopied("native calls know where it is")
 class PageValues:
     """Where the values that pages hold in one layer are in memory."""
 
@@ -99,6 +102,7 @@ class Rows(NamedTuple):
     pages: NDArray[np.int32]  # (n,) of these
 
 
+@uncopied("native calls know where it is")
 class PageRows:
     """A row of numbers for every page of a pool, NaN = not known; a segment's is that of its first
     page, the mean of its tokens' values."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from edgekv.errors import CacheError
 from edgekv.native.library import native_call
 from edgekv.native.memory import address
+from edgekv.uncopied import uncopied
 
 _UNKNOWN, _REPEATED = 1, 2
 _P, _N, _CODE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
@@ -58,6 +59,7 @@ class Counts(NamedTuple):
     num_tokens: int
 
 
+@uncopied("native calls know where it is")
 class LayoutDropper:
     """Takes segments out of ``entries`` and ``segments``, which stay where they are in memory."""
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from edgekv.errors import CacheError
 from edgekv.native.library import native_call
 from edgekv.native.memory import address
+from edgekv.uncopied import uncopied
 
 Pages = NDArray[np.int32]  # (n,) page ids
 
@@ -44,6 +45,7 @@ class _State(ctypes.Structure):
     culprit: int
 
 
+@uncopied("native calls know where it is")
 class Ledger:
     """Pages 0 to ``num_pages`` - 1, all free at first, the lowest first to be taken."""
 

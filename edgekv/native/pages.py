@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.native.library import native_call
+from edgekv.uncopied import uncopied
 
 
+@uncopied("native calls know where its pools are")
 class PageCopier:
     """Copies pages within ``pools``, each (num_pages, …), C-contiguous, of one shape and dtype.
 

@@ -10,7 +10,7 @@ Does not know: what records hold.
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import hashlib
 import json
 import os
@@ -28,6 +28,7 @@ from edgekv.atomic_file import holds_something_else, replacing
 from edgekv.checks import MAX_WHOLE
 from edgekv.decode import decode, parse_json
 from edgekv.errors import TierError
+from edgekv.locked_file import check_at, open_locked, unlock
 
 MAGIC = b"edgekvti"
 FORMAT_VERSION = 1
@@ -66,7 +67,7 @@ class TierFile:
     """An open tier file. ``buffer`` holds the record that is being written or was read last."""
 
     def __init__(self, path: Path, file: FileIO, header: TierHeader) -> None:
-        self.path = path
+        self.path = path.absolute()  # wherever the program goes meanwhile
         self.header = header
         self.next_number = 0  # of the next record; its slot is number % num_slots
         # (record_bytes - FRAME_BYTES,) what a caller fills, a view of the whole record
@@ -75,6 +76,9 @@ class TierFile:
         self._file = file
         self._descriptor = file.fileno()
         self._process = os.getpid()
+        self._preamble = os.pread(self._descriptor, _PREAMBLE.size, 0)
+        self._has_name = True
+        self.overwritten = False  # by somebody else: no record is the one that was written
 
     @classmethod
     def create(
@@ -165,11 +169,28 @@ class TierFile:
 
     def close(self) -> None:
         """Let go of the file and its lock. Closing twice is fine."""
-        if self._descriptor >= 0 and self._process == os.getpid():
-            with suppress(OSError):  # a child that was forked off meanwhile holds the lock as well
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        if self._descriptor >= 0:
+            unlock(self._descriptor, self._process)
         self._descriptor = -1
         self._file.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._descriptor < 0
+
+    def lose_name(self) -> None:
+        """Be found by nobody, and gone once it is closed."""
+        self.path.unlink(missing_ok=True)
+        self._has_name = False
+
+    def check_there(self) -> None:
+        """Raise OSError unless the file is at its path, with its header: what is written would be
+        found by nobody, or by those who wrote there."""
+        if self._has_name:
+            check_at(self.path, self._descriptor)
+        if os.pread(self._descriptor, _PREAMBLE.size, 0) != self._preamble:
+            self.overwritten = True
+            raise OSError(errno.EIO, "it was overwritten meanwhile", str(self.path))
 
     def _offset(self, slot: int) -> int:
         return HEADER_BYTES + slot * self.header.record_bytes
@@ -192,42 +213,14 @@ class TierFile:
 
 def _open_locked(path: Path, flags: int = 0, verb: str = "opened") -> FileIO:
     """The file at ``path``, and its lock with it. Raises TierError."""
-
-    def opener(name: str, _: int) -> int:
-        return os.open(name, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
-
-    while True:
-        try:
-            file = FileIO(os.fspath(path), "r+b", opener=opener)
-        except OSError as error:
-            raise TierError(f"{path}: cannot be {verb} ({error.strerror})") from None
-        try:
-            _lock(path, file)
-            if _is_at(path, file):
-                return file
-        except BaseException:
-            file.close()
-            raise
-        file.close()  # replaced by another before it was locked
-
-
-def _lock(path: Path, file: FileIO) -> None:
     try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return open_locked(path, os.O_RDWR | flags, 0o600)
     except BlockingIOError:
         raise TierError(
             f"{path}: another session writes to it; every session needs a tier file of its own"
         ) from None
-    except OSError:
-        pass  # no locks on this file system
-
-
-def _is_at(path: Path, file: FileIO) -> bool:
-    """Whether ``path`` still names ``file``."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
+    except OSError as error:
+        raise TierError(f"{path}: cannot be {verb} ({error.strerror})") from None
 
 
 def _replace(path: Path, data: bytes) -> FileIO:

@@ -145,7 +145,7 @@ class Tier:
         plan = replace(self.plan, max_bytes=HEADER_BYTES + (SCRATCH_FRAMES + 1) * self._frame_bytes)
         scratch = Tier.create(path, plan)
         try:
-            path.unlink(missing_ok=True)
+            scratch._file.lose_name()
             last = sequence.segment_table().ids[-1:]
             for _ in range(SCRATCH_FRAMES):
                 scratch.index.forget_all()
@@ -167,6 +167,7 @@ class Tier:
         rows = sequence.export_state().segments
         ends = np.cumsum(rows["num_pages"])
         leaving = np.isin(rows["id"], ids) & (rows["kind"] == FRAME_CODE)
+        self.check_file()
         for place in np.flatnonzero(leaving):
             if self.problem is None and not self.index.has(int(rows["id"][place])):
                 start = int(ends[place] - rows["num_pages"][place])
@@ -210,6 +211,19 @@ class Tier:
         """Store nothing from now on. What is there can still be read."""
         self.problem = reason
         _log.warning("frames are no longer stored: %s", reason)
+
+    def check_file(self) -> None:
+        """Store nothing more, with a reason, where the file is not at its path any more. What it
+        holds can be read until it is closed, unless somebody has written over it."""
+        if self._file.closed or self._file.overwritten:
+            return
+        try:
+            self._file.check_there()
+        except OSError as error:
+            if self._file.overwritten:
+                self.index.forget_all()
+            if self.problem is None:
+                self.stop(f"{self.path}: {error.strerror}")
 
     def read_ahead(self, slots: NDArray[np.intp]) -> None:
         """Ask the system for records without waiting for them."""
@@ -263,6 +277,7 @@ class Tier:
 
     def close(self) -> None:
         """Let go of the file. Closing twice is fine."""
+        self.check_file()
         self._file.close()
 
 

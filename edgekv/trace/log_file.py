@@ -8,9 +8,12 @@ Does not know: what records mean, when something is worth writing. Its owner han
 
 from __future__ import annotations
 
+import errno
+import os
 from io import FileIO
 from pathlib import Path
 
+from edgekv.locked_file import check_at, open_locked, unlock
 from edgekv.trace.codec import Header, frame_record, pack_header
 from edgekv.trace.records import RecordWriter
 
@@ -22,7 +25,7 @@ class LogFile:
     """Parts of a log. ``begin`` one, add to it, ``flush`` it into the file."""
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        self.path = path
+        self.path = path.absolute()  # wherever the program goes meanwhile
         self.records = RecordWriter(0)  # of the part that was begun last
         self.num_records = 0  # added since its owner set it to 0
         self._max_bytes = max_bytes
@@ -31,6 +34,12 @@ class LogFile:
         self._chain = 0
         self._num_bytes = self._older_bytes = 0  # on disk, of this part and of the older one
         self._last_flush_us = 0
+        self._process = os.getpid()
+
+    @property
+    def older_path(self) -> Path:
+        """Where a part goes when another begins."""
+        return self.path.with_name(self.path.name + ".1")
 
     def begin(self, header: Header) -> None:
         """Go on with another part, whose first records are added before ``create``."""
@@ -43,10 +52,12 @@ class LogFile:
         """Make the file of the part that was begun, in place of the one before, which becomes the
         older part. Raises OSError."""
         if self._file is not None:
-            self._file.close()
-            self.path.replace(self.path.with_name(self.path.name + ".1"))
+            self._check_there(self._file.fileno())
+            self._let_go(self._file)
+            self.path.replace(self.older_path)
             self._older_bytes = self._num_bytes
-        self._file = FileIO(self.path, "wb")
+        self._file = open_locked(self.path, os.O_WRONLY | os.O_CREAT, 0o666)
+        self._file.truncate()
         self._num_bytes = 0
         self.flush()
 
@@ -87,8 +98,9 @@ class LogFile:
         return True
 
     def flush(self) -> None:
-        """Write what waits. Raises OSError."""
+        """Write what waits. Raises OSError, also where the file is not what was written here."""
         assert self._file is not None
+        self._check_there(self._file.fileno())
         while self._buffer:  # an unbuffered file may take less than it is given
             num_written = self._file.write(self._buffer)
             self._num_bytes += num_written
@@ -97,5 +109,14 @@ class LogFile:
     def close(self) -> None:
         """Close the file; what waits is lost. Closing twice is fine."""
         self._buffer.clear()
-        if self._file is not None:
-            self._file.close()
+        if self._file is not None and not self._file.closed:
+            self._let_go(self._file)
+
+    def _check_there(self, descriptor: int) -> None:
+        check_at(self.path, descriptor)
+        if os.fstat(descriptor).st_size != self._num_bytes:
+            raise OSError(errno.EIO, "it was cut off or written to meanwhile", str(self.path))
+
+    def _let_go(self, file: FileIO) -> None:
+        unlock(file.fileno(), self._process)
+        file.close()

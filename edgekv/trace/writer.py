@@ -89,7 +89,7 @@ class TraceWriter(CacheObserver):
         CacheError while an append or a step is under way, or an input is being written."""
         check_limit(max_bytes)
         check_quiet(cache)
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self.problem: str | None = None  # why the log ended before ``close``
         self._cache = cache
         self._evidence = Evidence()
@@ -100,11 +100,15 @@ class TraceWriter(CacheObserver):
         self._part = 0
         self._num_open = 0  # pending appends, steps in flight, inputs being written
         self._held_back = HeldBack()
-        if holds_something_else(path, MAGIC):
-            raise TraceError(f"{path} holds something else than a trace and is not replaced")
+        for part in (self.path, self._log.older_path):
+            if holds_something_else(part, MAGIC):
+                raise TraceError(f"{part} holds something else than a trace and is not replaced")
         try:
             self._start()
+        except BlockingIOError:
+            raise TraceError(f"{path}: another log is being written there") from None
         except OSError as error:
+            self._log.close()
             raise TraceError(f"cannot write the trace {path}: {error.strerror}") from None
         self.listen()
 

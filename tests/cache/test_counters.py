@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from edgekv.cache import ALLOCATION_BUCKETS_US
 from tests.cache.helpers import add, frames, make_cache
 
@@ -38,6 +40,31 @@ def test_what_is_put_back_was_never_dropped() -> None:
         assert not counters.dropped_segments
         decide()
     assert counters.dropped_segments == {"window": 2}
+
+
+@pytest.mark.parametrize("decide", ["let_go", "put_back", "close"])
+def test_counting_may_begin_and_end_in_the_middle(decide: str) -> None:
+    """Of what had begun before, only what is heard is counted."""
+    cache = make_cache()
+    sequence = frames(cache, 4)
+    child = sequence.fork()
+    pending = child.append("text", 2)
+    with cache.begin_step([pending]) as step:
+        sequence.set_aside(sequence.segment_table().ids[1:3], rule="window")
+        heard = type(cache.counters)()
+        cache.observe(heard)
+        step.commit()
+        getattr(sequence, decide)()
+    assert heard.tokens == {"text": 2}
+    assert not heard.dropped_segments
+    assert cache.counters.dropped_segments.total() == (0 if decide == "put_back" else 2)
+    child.set_aside(child.segment_table().ids[1:3], rule="window")
+    cache.observe(None)
+    child.let_go()
+    cache.observe(heard)
+    child.set_aside(child.segment_table().ids[1:2], rule="window")
+    child.let_go()
+    assert heard.dropped_segments == {"window": 1}
 
 
 def test_counting_goes_on_beside_another_observer_and_after_it() -> None:

@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
+import edgekv
 from edgekv.cli import main
+from edgekv.cli.output import JsonlOutput
+from edgekv.stream_events import AnswerEvent, StreamEvent
 from tests.cli.test_run import QUESTION
 from tests.media.rtsp_server import RtspServer
 from tests.waiting import HANG_S
@@ -123,6 +126,58 @@ def test_when_it_is_told_to(clip: Path, output_format: str, number: signal.Signa
         rest, error = process.communicate(timeout=HANG_S)
     assert (process.returncode, error) == (0, "")
     check_summary((first + rest).splitlines(), output_format)
+
+
+@pytest.mark.usefixtures("quick_disk")
+def test_when_its_files_are_taken_away(
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    clip: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The stream goes on, with a line for each file, and the summary knows of the tier."""
+    tier, log = tmp_path / "a.tier", tmp_path / "a.log"
+    shown = JsonlOutput.show
+
+    def show(output: JsonlOutput, event: StreamEvent) -> None:
+        shown(output, event)
+        if isinstance(event, AnswerEvent) and tier.exists():
+            tier.unlink()
+            log.unlink()
+
+    monkeypatch.setattr(JsonlOutput, "show", show)
+    files = ("--tier", tier, "--trace", log)
+    lines, _ = run(capfd, "jsonl", 0, clip, "--fps", "10", *files)
+    check_summary(lines, "jsonl", frames=100)
+    gone = "it was removed, renamed or replaced meanwhile"
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        f"frames are no longer stored: {tier}: {gone}",
+        f"the trace {log} ends here: {gone}",
+    ]
+    assert json.loads(lines[-1])["tier"]["problem"] == f"{tier}: {gone}"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", ["--tier", "--trace"])
+def test_when_another_run_has_its_file(
+    capfd: pytest.CaptureFixture[str],
+    clip: Path,
+    model: edgekv.Model,
+    tmp_path: Path,
+    option: str,
+) -> None:
+    path = tmp_path / "a"
+    with model.session(tier=path if option == "--tier" else None, tier_limit="1MiB"):
+        model.trace(path if option == "--trace" else None)
+        before = path.read_bytes()
+        lines, error = run(capfd, "text", 1, clip, option, path)
+        assert lines == []
+        assert len(error.splitlines()) == 1
+        assert str(path) in error
+        assert "another" in error
+        assert path.read_bytes() == before
+        model.trace(None)
 
 
 @FORMATS

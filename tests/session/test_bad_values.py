@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 import edgekv
-from edgekv.stream import Question, StreamRun
+from edgekv.stream import StreamRun
+from edgekv.stream_events import Question
 
 PIXELS = np.zeros((64, 64, 3), np.uint8)
 HUGE = 10**40

@@ -10,7 +10,8 @@ import pytest
 import edgekv
 from edgekv import Frame, SourceError
 from edgekv.media import SourceStats
-from edgekv.stream import AnswerEvent, FrameEvent, NoticeEvent, Question, StreamRun, Summary
+from edgekv.stream import StreamRun
+from edgekv.stream_events import AnswerEvent, FrameEvent, NoticeEvent, Question, Summary
 from tests.session.helpers import Picture
 
 

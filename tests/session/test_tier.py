@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import resource
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -120,6 +121,61 @@ def test_a_full_disk_ends_storing_and_nothing_else(
         assert 0 < tier.num_frames == tier.num_stored < stats.num_evicted_frames
         session.ask(QUESTION, OPTIONS, recall="auto")
         assert tier_of(session).num_recalled > 0
+
+
+@pytest.mark.parametrize("at", ["a push", "a question", "looking", "closing"])
+def test_a_tier_that_is_removed_stores_no_more_and_says_so(
+    model: edgekv.Model,
+    picture: Picture,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    at: str,
+) -> None:
+    path = tmp_path / "folder" / "a.tier"
+    path.parent.mkdir()
+    said = f"{path}: it was removed, renamed or replaced meanwhile"
+    with (
+        caplog.at_level(logging.WARNING, "edgekv"),
+        model.session(tier=path, tier_limit="1MiB") as session,
+    ):
+        push(session, picture, 0, 40)
+        stored = tier_of(session).num_stored
+        logits = session.logits(QUESTION, recall="auto")
+        shutil.rmtree(path.parent)
+        if at == "a push":
+            push(session, picture, 40, 30)
+        elif at == "a question":
+            assert (session.logits(QUESTION, recall="auto") == logits).all(), "it can be read still"
+        elif at == "looking":
+            assert tier_of(session).problem == said
+        if at != "closing":
+            assert caplog.text.count(said) == 1
+            tier = tier_of(session)
+            assert (tier.problem, tier.num_stored, tier.recall_off) == (said, stored, None)
+            assert session.ask(QUESTION, OPTIONS, recall="auto").recalled_frames
+    assert caplog.text.count(said) == 1
+    assert not path.parent.exists()
+
+
+def test_a_tier_that_somebody_wrote_over_gives_nothing_out(
+    model: edgekv.Model, picture: Picture, tmp_path: Path
+) -> None:
+    """Whose records are as whole as its own, and have its numbers."""
+    for name, first in (("other", 500), ("mine", 0)):
+        session = model.session(tier=tmp_path / name, tier_limit="1MiB")
+        push(session, picture, first, 40)
+        if name == "other":
+            session.close()
+    with session:
+        (tmp_path / "mine").write_bytes((tmp_path / "other").read_bytes())
+        before = session.logits(QUESTION)
+        assert (session.logits(QUESTION, recall="auto") == before).all()
+        tier = tier_of(session)
+        assert tier.problem == f"{tmp_path / 'mine'}: it was overwritten meanwhile"
+        assert (tier.num_frames, tier.num_recalled) == (0, 0)
+        push(session, picture, 40, 30)
+        assert tier_of(session).num_stored == tier.num_stored
+    assert (tmp_path / "mine").read_bytes() == (tmp_path / "other").read_bytes()
 
 
 def test_damaged_frames_are_left_out(watched: edgekv.Session, tmp_path: Path) -> None:

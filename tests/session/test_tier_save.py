@@ -12,6 +12,7 @@ import edgekv
 from edgekv import Frame
 from edgekv.bundle import Bundle
 from edgekv.demo.needles import NeedleStream
+from edgekv.errors import TierError
 from edgekv.executors.ort_cpu import OrtDecoder
 from edgekv.tier.store import Tier
 from tests.session.helpers import QUESTION, Picture, push, tier_of
@@ -175,15 +176,20 @@ def test_a_session_that_is_being_restored_stands_in_nobodys_way(
             assert tier_of(restored).num_frames == restored.stats().num_evicted_frames > 0
 
 
+@pytest.mark.parametrize("num_saved", [3, 8], ids=["room for both", "not for both"])
 def test_a_restore_that_fails_leaves_frames_in_tiers_and_in_other_sessions(
-    bundle_path: Path, picture: Picture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle_path: Path,
+    picture: Picture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    num_saved: int,
 ) -> None:
     budget = 24 * Bundle.open(bundle_path).geometry.page_bytes
     with edgekv.load(bundle_path, kv_budget=budget, num_threads=1, share=False) as model:
         with model.session(tier=tmp_path / "t", tier_limit="1MiB", reserve_tokens=64) as session:
-            push(session, picture, 0, 8)
+            push(session, picture, 0, num_saved)
             session.save(tmp_path / "saved")
-            push(session, picture, 8, 40)
+            push(session, picture, num_saved, 40)
         stored = (tmp_path / "t").read_bytes()
         with model.session(reserve_tokens=64) as other:
             push(other, picture, 100, 30)
@@ -191,22 +197,70 @@ def test_a_restore_that_fails_leaves_frames_in_tiers_and_in_other_sessions(
             data = bytearray((tmp_path / "saved").read_bytes())
             data[len(data) // 2] ^= 1
             (tmp_path / "damaged").write_bytes(data)
+
+            def check_untouched() -> None:
+                assert len(model.figures().sessions) == 1
+                assert (tmp_path / "t").read_bytes() == stored
+                assert (other.context_frames() == frames).all()
+                assert (other.logits(QUESTION) == logits).all()
+
             with pytest.raises(edgekv.SessionFileError, match="SHA-256 differs"):
                 model.restore(tmp_path / "damaged")
-            assert (other.context_frames() == frames).all()
-            assert (other.logits(QUESTION) == logits).all()
+            check_untouched()
 
             def breaks(*_: object) -> None:
-                raise OSError("no disk today")
+                raise RuntimeError("no disk today")
 
-            with monkeypatch.context() as broken:
-                broken.setattr(OrtDecoder, "write_pages", breaks)
-                with pytest.raises(OSError, match="no disk today"):
-                    model.restore(tmp_path / "saved")
-            assert len(model.figures().sessions) == 1
-            assert (tmp_path / "t").read_bytes() == stored
-            model.restore(tmp_path / "saved").close()
+            # Where there is no room for both, what the others gave is gone once it is taken.
+            late = [(OrtDecoder, "write_pages"), (Tier, "erase_unseen")] if num_saved == 3 else []
+            for owner, name in [(Tier, "time_reading"), *late]:
+                with monkeypatch.context() as broken:
+                    broken.setattr(owner, name, breaks)
+                    with pytest.raises(RuntimeError, match="no disk today"):
+                        model.restore(tmp_path / "saved")
+                check_untouched()
+            with model.restore(tmp_path / "saved") as restored:
+                assert tier_of(restored).recall_off is None
             assert (tmp_path / "t").read_bytes() != stored
+            assert other.context_frames().size < frames.size, "nobody had to give room"
+
+
+@pytest.mark.parametrize("failing", ["no file", "measuring"])
+def test_a_session_whose_tier_cannot_be_had_takes_nothing_from_others(
+    bundle_path: Path,
+    picture: Picture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: str,
+) -> None:
+    def breaks(*_: object) -> None:
+        raise TierError("no disk today") if failing == "no file" else RuntimeError("no disk today")
+
+    broken = (Tier, "create") if failing == "no file" else (Tier, "time_reading")
+    budget = 24 * Bundle.open(bundle_path).geometry.page_bytes
+    with (
+        edgekv.load(bundle_path, kv_budget=budget, num_threads=1, share=False) as model,
+        model.session(reserve_tokens=64) as other,
+    ):
+        push(other, picture, 100, 30)
+        while model.figures().counts.free > 5:  # as full as it gets
+            push(other, picture, 200, 1)
+        frames, logits = other.context_frames(), other.logits(QUESTION)
+
+        def opened() -> edgekv.Session:
+            return model.session(
+                tier=tmp_path / "t", tier_limit="1MiB", instructions="red " * 40, priority=1
+            )
+
+        with monkeypatch.context() as patched:
+            patched.setattr(*broken, breaks)
+            with pytest.raises((TierError, RuntimeError), match="no disk today"):
+                opened()
+        assert (other.context_frames() == frames).all()
+        assert (other.logits(QUESTION) == logits).all()
+        assert len(model.figures().sessions) == 1
+        opened().close()
+        assert other.context_frames().size < frames.size, "there was room for both"
 
 
 def test_a_restore_whose_tier_breaks_takes_nothing(

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import resource
+import shutil
 import signal
 import threading
 import warnings
@@ -226,6 +227,57 @@ def test_a_child_that_was_forked_off_keeps_nobody_from_the_file(tmp_path: Path) 
     with forked(int):
         file.close()
         create(tmp_path / "t").close()
+
+
+@pytest.mark.parametrize("what", ["removed", "renamed", "replaced", "its folder is gone"])
+def test_a_file_that_is_not_at_its_path_is_told_and_can_be_read(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "folder" / "t"
+    path.parent.mkdir()
+    file = create(path)
+    write(file, 0)
+    file.check_there()
+    if what == "removed":
+        path.unlink()
+    elif what == "renamed":
+        path.rename(tmp_path / "other")
+    elif what == "replaced":
+        create(tmp_path / "other").close()
+        (tmp_path / "other").replace(path)
+    else:
+        shutil.rmtree(path.parent)
+    with pytest.raises(OSError, match="it was removed, renamed or replaced meanwhile"):
+        file.check_there()
+    assert file.read(0)
+    assert not file.overwritten
+    file.close()
+
+
+@pytest.mark.parametrize("what", ["cut off", "another's"])
+def test_a_file_that_somebody_wrote_over_is_told(tmp_path: Path, what: str) -> None:
+    file = create(tmp_path / "t")
+    write(file, 0)
+    other = create(tmp_path / "other", num_slots=5)
+    write(other, 0)
+    other.close()
+    data = b"" if what == "cut off" else (tmp_path / "other").read_bytes()
+    (tmp_path / "t").write_bytes(data)  # in place
+    with pytest.raises(OSError, match="it was overwritten meanwhile"):
+        file.check_there()
+    assert file.overwritten
+    file.close()
+
+
+def test_a_file_stays_where_it_is_when_the_program_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    file = create(Path("t"))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    file.check_there()
+    write(file, 0)
+    file.close()
+    assert found(tmp_path / "t") == {0: 0}
 
 
 def damaged_header(data: bytes) -> bytes:
