@@ -1,6 +1,6 @@
 """The loop over a source: push every frame, ask when a question is due, report what happened.
 
-Owns: when questions are asked and the session is saved, and the figures of a run. Guarantees:
+Owns: what is done in which order, when the session is saved, and the counts of a run. Guarantees:
 constant memory however long the source runs; the summary comes last, whatever ends the run, and
 what went wrong is raised after it; a source that begins at 0 s goes on where the session's time
 stood. Does not know how events are shown, nor where frames come from.
@@ -10,20 +10,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from edgekv.checks import finite, positive
+from edgekv.checks import positive
 from edgekv.errors import EdgeKVError
 from edgekv.latency import LatencyRecord
 from edgekv.media import SourceStats
 from edgekv.memory import anonymous_bytes
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import savable
+from edgekv.schedule import Due, Question
 from edgekv.session import Session
-from edgekv.session_stats import SessionStats
-from edgekv.types import Answer, Frame
+from edgekv.stream_events import (
+    AnswerEvent,
+    FrameEvent,
+    NoticeEvent,
+    StreamEvent,
+    Summary,
+)
+from edgekv.types import Frame
 
 
 class FrameSource(Protocol):
@@ -34,111 +41,6 @@ class FrameSource(Protocol):
     def stats(self) -> SourceStats:
         """Counts up to now; works after the source was closed too."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Something to ask: every ``every_s`` seconds of the stream, or once at ``at_s``."""
-
-    prompt: str
-    every_s: float | None = None
-    at_s: float | None = None
-    expected: str | None = None  # the true answer, where it is known
-
-    def __post_init__(self) -> None:
-        if (self.every_s is None) == (self.at_s is None):
-            raise ValueError("a question needs either every_s or at_s")
-        if self.every_s is not None:
-            positive(self.every_s, "every_s")
-        if self.at_s is not None:
-            finite(self.at_s, "at_s")
-
-
-@dataclass(frozen=True, slots=True)
-class FrameEvent:
-    """A frame has been taken into the context, or stands for nothing new (``still``)."""
-
-    frame: Frame
-    duration_s: float
-    stats: SessionStats
-    still: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerEvent:
-    """A question has been answered."""
-
-    frame: Frame  # the newest frame when it was asked
-    question: Question
-    answer: Answer
-
-    @property
-    def right(self) -> bool | None:
-        """Whether the answer is the expected one; None where no answer is known."""
-        expected = self.question.expected
-        return None if expected is None else self.answer.text.strip() == expected
-
-
-@dataclass(frozen=True, slots=True)
-class NoticeEvent:
-    """Something the user should know: bad or dropped frames, evictions, failed saves, …"""
-
-    what: str
-    time_s: float
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The figures of a whole run. Milliseconds are those of ``push`` for frames that were taken in,
-    questions not included."""
-
-    num_frames: int
-    num_still_frames: int  # of those, not encoded
-    num_bad_frames: int
-    num_dropped_frames: int
-    num_evicted_frames: int  # in this run, as all counts here
-    num_answers: int
-    num_right: int  # of the answers that could be checked
-    num_wrong: int
-    num_skipped_questions: int
-    num_saves: int
-    duration_s: float  # of the source, up to the newest frame
-    stats: SessionStats
-    ms_p50: float
-    ms_p95: float
-    ms_first_100: float
-    ms_last_100: float
-    anonymous_bytes_start: int | None  # when the first frame left; None = none has
-    anonymous_bytes_end: int | None
-    error: str | None = None  # what ended the run, or why it could not be saved at its end
-
-
-StreamEvent = FrameEvent | AnswerEvent | NoticeEvent | Summary
-
-
-@dataclass(slots=True)
-class _Due:
-    """When a question is asked next; ``next_s`` None = never again."""
-
-    question: Question
-    next_s: float | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        every_s, at_s = self.question.every_s, self.question.at_s
-        self.next_s = at_s if at_s is not None else every_s
-
-    def take(self, now_s: float) -> int:
-        """Times the question has fallen due by ``now_s``; moves on to the next time after it."""
-        if self.next_s is None or now_s < self.next_s:
-            return 0
-        every_s = self.question.every_s
-        if every_s is None:
-            self.next_s = None
-            return 1
-        num_due = int((now_s - self.next_s) / every_s) + 1
-        self.next_s += num_due * every_s
-        return num_due
 
 
 class StreamRun:
@@ -157,7 +59,7 @@ class StreamRun:
     ) -> None:
         self._session = session
         self._source = source
-        self._due = [_Due(question) for question in questions]
+        self._due = [Due(question) for question in questions]
         self._options = options or SamplingOptions()
         self._duration_s = None if duration_s is None else positive(duration_s, "duration_s")
         self._latency = LatencyRecord()

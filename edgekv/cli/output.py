@@ -21,7 +21,7 @@ from rich.text import Text
 
 from edgekv.cli.memory_line import MemoryLine
 from edgekv.config import format_bytes
-from edgekv.stream import AnswerEvent, FrameEvent, NoticeEvent, StreamEvent, Summary
+from edgekv.stream_events import AnswerEvent, FrameEvent, NoticeEvent, StreamEvent, Summary
 from edgekv.tiering import TierStats
 from edgekv.trace.phrases import many
 

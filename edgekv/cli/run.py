@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from edgekv.media import VideoSource
     from edgekv.model import Model
     from edgekv.saving import SessionRecord
+    from edgekv.schedule import Question
     from edgekv.session import Session
-    from edgekv.stream import Question, StreamRun
+    from edgekv.stream import StreamRun
 
 
 @click.command(name="run")
@@ -58,7 +59,7 @@ def command(context: click.Context, /, **given: Any) -> int:
 
 def _questions(options: RunOptions, clip: DemoClip | None) -> list[Question]:
     """What is asked: the prompts given, or the built-in clip's own questions."""
-    from edgekv.stream import Question
+    from edgekv.schedule import Question
 
     if options.prompts:
         return [Question(prompt, every_s=options.every) for prompt in options.prompts]
@@ -71,7 +72,8 @@ def _run(options: RunOptions, clip: DemoClip | None, questions: list[Question]) 
     """Run to the end of the source: how many checked answers were wrong."""
     import edgekv
     from edgekv.metrics import serve_metrics
-    from edgekv.stream import StreamRun, Summary
+    from edgekv.stream import StreamRun
+    from edgekv.stream_events import Summary
 
     num_wrong = 0
     output: Output = JsonlOutput() if options.output_format == "jsonl" else TextOutput()

@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 import edgekv
-from edgekv.stream import Question, StreamRun
+from edgekv.schedule import Question
+from edgekv.stream import StreamRun
 
 PIXELS = np.zeros((64, 64, 3), np.uint8)
 HUGE = 10**40
