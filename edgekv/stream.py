@@ -1,6 +1,6 @@
 """The loop over a source: push every frame, ask when a question is due, report what happened.
 
-Owns: when questions are asked and the session is saved, and the figures of a run. Guarantees:
+Owns: what is done in which order, when the session is saved, and the counts of a run. Guarantees:
 constant memory however long the source runs; the summary comes last, whatever ends the run, and
 what went wrong is raised after it; a source that begins at 0 s goes on where the session's time
 stood. Does not know how events are shown, nor where frames come from.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,12 +21,12 @@ from edgekv.media import SourceStats
 from edgekv.memory import anonymous_bytes
 from edgekv.sampling import SamplingOptions
 from edgekv.saving import savable
+from edgekv.schedule import Due, Question
 from edgekv.session import Session
 from edgekv.stream_events import (
     AnswerEvent,
     FrameEvent,
     NoticeEvent,
-    Question,
     StreamEvent,
     Summary,
 )
@@ -41,30 +41,6 @@ class FrameSource(Protocol):
     def stats(self) -> SourceStats:
         """Counts up to now; works after the source was closed too."""
         ...
-
-
-@dataclass(slots=True)
-class _Due:
-    """When a question is asked next; ``next_s`` None = never again."""
-
-    question: Question
-    next_s: float | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        every_s, at_s = self.question.every_s, self.question.at_s
-        self.next_s = at_s if at_s is not None else every_s
-
-    def take(self, now_s: float) -> int:
-        """Times the question has fallen due by ``now_s``; moves on to the next time after it."""
-        if self.next_s is None or now_s < self.next_s:
-            return 0
-        every_s = self.question.every_s
-        if every_s is None:
-            self.next_s = None
-            return 1
-        num_due = int((now_s - self.next_s) / every_s) + 1
-        self.next_s += num_due * every_s
-        return num_due
 
 
 class StreamRun:
@@ -83,7 +59,7 @@ class StreamRun:
     ) -> None:
         self._session = session
         self._source = source
-        self._due = [_Due(question) for question in questions]
+        self._due = [Due(question) for question in questions]
         self._options = options or SamplingOptions()
         self._duration_s = None if duration_s is None else positive(duration_s, "duration_s")
         self._latency = LatencyRecord()

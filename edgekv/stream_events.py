@@ -1,33 +1,16 @@
-"""What a run over a source is asked, and what it says of itself while it lasts.
+"""What a run over a source reports.
 
-Owns: the words. Does not know when anything is asked, nor how events are shown.
+Owns: one type an event, and the figures of a whole run. Does not know how they come about, nor how
+they are shown.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgekv.checks import finite, positive
+from edgekv.schedule import Question
 from edgekv.session_stats import SessionStats
 from edgekv.types import Answer, Frame
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Something to ask: every ``every_s`` seconds of the stream, or once at ``at_s``."""
-
-    prompt: str
-    every_s: float | None = None
-    at_s: float | None = None
-    expected: str | None = None  # the true answer, where it is known
-
-    def __post_init__(self) -> None:
-        if (self.every_s is None) == (self.at_s is None):
-            raise ValueError("a question needs either every_s or at_s")
-        if self.every_s is not None:
-            positive(self.every_s, "every_s")
-        if self.at_s is not None:
-            finite(self.at_s, "at_s")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from edgekv.media import VideoSource
     from edgekv.model import Model
     from edgekv.saving import SessionRecord
+    from edgekv.schedule import Question
     from edgekv.session import Session
     from edgekv.stream import StreamRun
-    from edgekv.stream_events import Question
 
 
 @click.command(name="run")
@@ -59,7 +59,7 @@ def command(context: click.Context, /, **given: Any) -> int:
 
 def _questions(options: RunOptions, clip: DemoClip | None) -> list[Question]:
     """What is asked: the prompts given, or the built-in clip's own questions."""
-    from edgekv.stream_events import Question
+    from edgekv.schedule import Question
 
     if options.prompts:
         return [Question(prompt, every_s=options.every) for prompt in options.prompts]

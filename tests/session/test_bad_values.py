@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 import edgekv
+from edgekv.schedule import Question
 from edgekv.stream import StreamRun
-from edgekv.stream_events import Question
 
 PIXELS = np.zeros((64, 64, 3), np.uint8)
 HUGE = 10**40

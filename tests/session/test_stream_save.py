@@ -10,8 +10,9 @@ import pytest
 import edgekv
 from edgekv import Frame, SourceError
 from edgekv.media import SourceStats
+from edgekv.schedule import Question
 from edgekv.stream import StreamRun
-from edgekv.stream_events import AnswerEvent, FrameEvent, NoticeEvent, Question, Summary
+from edgekv.stream_events import AnswerEvent, FrameEvent, NoticeEvent, Summary
 from tests.session.helpers import Picture
 
 
