@@ -21,7 +21,7 @@ _UNKNOWN, _REPEATED = 1, 2
 _P, _N = ctypes.c_void_p, ctypes.c_int64
 
 
-class _State(ctypes.Structure):
+class LayoutState(ctypes.Structure):
     """``EdgekvLayout``."""
 
     _fields_ = (
@@ -63,7 +63,7 @@ class LayoutDropper:
         self._arrays = (entries, segments, next_position)
         self._released = np.empty(len(entries), dtype=np.int32)
         self._ids = np.empty((2, segments.size), dtype=np.int64)  # and scratch
-        self._state = _State(
+        self._state = LayoutState(
             address(entries),
             0,
             next_position.size,
