@@ -23,6 +23,8 @@ from edgekv.errors import CacheError, OutOfPagesError
 from edgekv.native.ledger import Ledger, Pages
 from edgekv.uncopied import uncopied
 
+_NO_PAGES = np.empty(0, dtype=np.int32)
+
 
 @uncopied("its pages are counted once")
 class PageAllocator:
@@ -35,6 +37,11 @@ class PageAllocator:
         self._ledger = Ledger(num_pages)
         self._steps: dict[int, Pages] = {}  # the pages that a step in flight names
         self._num_steps_begun = 0
+
+    @property
+    def ledger(self) -> Ledger:
+        """For native calls that take pages along with other things."""
+        return self._ledger
 
     @property
     def num_free(self) -> int:
@@ -119,12 +126,6 @@ class PageAllocator:
         """Holders of each of the ``pages``: (n,) int32, a copy."""
         return self._ledger.refs[self._ledger.index(pages)]
 
-    def is_writable(self, page: int) -> bool:
-        """Whether one holder alone has the page, it is not kept, and no step in flight reads or
-        writes it."""
-        ledger = self._ledger
-        return bool(ledger.refs[page] == 1 and not ledger.fences[page] and not ledger.kept[page])
-
     def is_fenced(self, pages: Pages) -> NDArray[np.bool_]:
         """Which of the ``pages`` a step in flight reads or writes: (n,)."""
         fenced: NDArray[np.bool_] = self._ledger.fences[self._ledger.index(pages)] > 0
@@ -135,10 +136,14 @@ class PageAllocator:
 
         Pages are distinct within a row (n,); rows may share pages.
         """
-        fenced = self._ledger.fence(list(rows))
-        token = self._num_steps_begun
+        token, listed = self._num_steps_begun, list(rows)
+        self._steps[token] = _NO_PAGES  # so that nothing can fail once the pages are fenced
+        try:
+            self._steps[token] = self._ledger.fence(listed)
+        except BaseException:
+            del self._steps[token]
+            raise
         self._num_steps_begun += 1
-        self._steps[token] = fenced
         return token
 
     def end_step(self, token: int) -> None:

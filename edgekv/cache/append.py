@@ -1,6 +1,6 @@
 """The plan of one append: where its tokens will stand, what they may see, which pages they take.
 
-Owns: ``Append`` (a pending plan) and the arithmetic behind its per-token arrays.
+Owns: ``Append`` (a pending plan), and what can be asked for in one.
 Guarantees: making a plan changes nothing a reader of the sequence can see; its arrays are its own
     and never written again, and die with it.
 Does not know: the allocator, other sequences, steps beyond the one that may carry it.
@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from operator import index
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgekv.cache.segments import KIND_CODES, KINDS
 from edgekv.cache.table import ID
+from edgekv.native.appends import LARGEST
 from edgekv.types import SegmentKind
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ class Append:
     extend: bool
     tail_tokens: int  # how many go into the page the sequence ends with
     copy_page: int  # replaces that page because others hold it or a step uses it, -1 = none
-    pages: NDArray[np.int32]  # (k,) new pages behind the sequence's
+    taken: NDArray[np.int32]  # (k,) every page the plan holds, the copy's target first
     slots: NDArray[np.int32]  # (num_tokens,) page * page_size + offset
     positions: NDArray[np.int64]  # (R, num_tokens) current positions
     query_indices: NDArray[np.int32]  # (num_tokens,) logical indices
@@ -49,11 +52,9 @@ class Append:
     in_step: bool = field(default=False)
 
     @property
-    def taken(self) -> NDArray[np.int32]:
-        """(k,) or (k + 1,) every page the plan holds, the copy's target first."""
-        if self.copy_page < 0:
-            return self.pages
-        return np.concatenate([np.array([self.copy_page], dtype=np.int32), self.pages])
+    def pages(self) -> NDArray[np.int32]:
+        """(n,) new pages behind the sequence's."""
+        return self.taken[1:] if self.copy_page >= 0 else self.taken
 
     @property
     def copies(self) -> NDArray[np.int32]:
@@ -81,68 +82,61 @@ class Append:
         self.sequence.abort(self)
 
 
-def slots_for(
-    tail_slot: int, tail_tokens: int, pages: NDArray[np.int32], num_tokens: int, page_size: int
-) -> NDArray[np.int32]:
-    """(num_tokens,) slots: ``tail_tokens`` from ``tail_slot`` on, then new pages from the start."""
-    grid = pages[:, None] * np.int32(page_size) + np.arange(page_size, dtype=np.int32)
-    fresh: NDArray[np.int32] = grid.ravel()[: num_tokens - tail_tokens]
-    if not tail_tokens:
-        return fresh
-    tail = np.arange(tail_slot, tail_slot + tail_tokens, dtype=np.int32)
-    return np.concatenate([tail, fresh])
+def checked_size(kind: str, num_tokens: int) -> tuple[int, int]:
+    """The code of ``kind``, and ``num_tokens``, at least one."""
+    if kind not in KIND_CODES:
+        raise ValueError(f"segment kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    if num_tokens < 1:
+        raise ValueError(f"an append needs at least 1 token, got {num_tokens}")
+    return KIND_CODES[kind], index(num_tokens)
 
 
-def limits_for(indices: NDArray[np.int32], bidirectional: bool | Runs) -> NDArray[np.int32]:
-    """(n,) how many tokens each may see: itself and all before, or to the end of its run."""
-    num_tokens = indices.size
-    limits: NDArray[np.int32] = indices + np.int32(1)
+def checked_positions(
+    num_axes: int, num_tokens: int, positions: NDArray[np.integer] | None
+) -> NDArray[np.int64] | None:
+    """(R, n) positions relative to a sequence's next one; None: they count up on every axis."""
+    if positions is None:
+        return None
+    given = np.asarray(positions)
+    fits = given.dtype.kind in "iu" and given.dtype != np.uint64
+    if given.shape != (num_axes, num_tokens) or not fits:
+        wanted = f"({num_axes}, {num_tokens})"
+        raise ValueError(f"positions must be integers {wanted}, got {given.dtype} {given.shape}")
+    return np.ascontiguousarray(given, dtype=np.int64)
+
+
+def refuse_negative(positions: NDArray[np.int64]) -> NoReturn:
+    """Raise ValueError for ``positions`` of which some are negative."""
+    raise ValueError(f"positions are relative and not negative, got {positions.min()}")
+
+
+def checked_advance(
+    num_axes: int, advance: int | Collection[int] | None
+) -> NDArray[np.int64] | None:
+    """(R,) how far the next position moves; None: one behind the largest position of any axis, as
+    Qwen2-VL counts."""
+    if advance is None:
+        return None
+    given = np.asarray(advance)
+    if given.shape not in ((), (num_axes,)) or given.dtype.kind not in "iu":
+        raise ValueError(
+            f"advance must be one integer or one for each of {num_axes} axes, got {advance!r}"
+        )
+    if given.min() < 0:
+        raise ValueError(f"advance must not be negative, got {advance!r}")
+    if given.max() > LARGEST:
+        raise ValueError(f"advance must be at most {LARGEST}, got {advance!r}")
+    return np.full(num_axes, given, dtype=np.int64)
+
+
+def checked_runs(num_tokens: int, bidirectional: bool | Runs) -> Runs:
+    """Runs of tokens that see to the end of their run."""
     if isinstance(bidirectional, bool):
-        bidirectional = [(0, num_tokens)] if bidirectional else []
-    for start, stop in bidirectional:
+        return [(0, num_tokens)] if bidirectional else ()
+    runs = [(index(start), index(stop)) for start, stop in bidirectional]
+    for start, stop in runs:
         if not 0 <= start < stop <= num_tokens:
             raise ValueError(
                 f"bidirectional run must lie in 0 to {num_tokens}, got {start} to {stop}"
             )
-        limits[start:stop] = limits[stop - 1]
-    return limits
-
-
-def relative_positions(
-    num_axes: int,
-    num_tokens: int,
-    positions: NDArray[np.integer] | None,
-    advance: int | Collection[int] | None,
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Positions relative to the sequence's next one (R, n), and how far that one moves (R,).
-
-    Without ``positions`` tokens count up on every axis; without ``advance`` the next position is
-    one behind the largest of any axis, as Qwen2-VL counts.
-    """
-    if positions is None:
-        relative = np.empty((num_axes, num_tokens), dtype=np.int64)
-        relative[:] = np.arange(num_tokens)
-        largest = num_tokens - 1
-    else:
-        given = np.asarray(positions)
-        if given.shape != (num_axes, num_tokens) or not np.issubdtype(given.dtype, np.integer):
-            wanted = f"({num_axes}, {num_tokens})"
-            raise ValueError(
-                f"positions must be integers {wanted}, got {given.dtype} {given.shape}"
-            )
-        if given.min() < 0:
-            raise ValueError(f"positions are relative and not negative, got {given.min()}")
-        relative = given.astype(np.int64)
-        largest = int(relative.max())
-    if advance is None:
-        move = np.full(num_axes, largest + 1, dtype=np.int32)
-    else:
-        given = np.asarray(advance)
-        if given.shape not in ((), (num_axes,)) or not np.issubdtype(given.dtype, np.integer):
-            raise ValueError(
-                f"advance must be one integer or one for each of {num_axes} axes, got {advance!r}"
-            )
-        if given.min() < 0:
-            raise ValueError(f"advance must not be negative, got {advance!r}")
-        move = np.full(num_axes, given, dtype=np.int32)
-    return relative, move
+    return runs

@@ -15,7 +15,6 @@ from edgekv.cache.append import Append
 from edgekv.cache.identity import Entry
 from edgekv.cache.segments import (
     FRAME_CODE,
-    KIND_CODES,
     KINDS,
     SYSTEM_CODE,
     Segment,
@@ -81,25 +80,12 @@ class Layout:
         self.num_tokens = 0
         return released
 
-    def grow(self, append: Append) -> NDArray[np.int32]:
-        """Count the tokens of ``append``: (0 or 1,) shared page that its copy has replaced."""
-        table, released = self.table, np.empty(0, dtype=np.int32)
+    def grow(self, append: Append) -> None:
+        """Count the tokens of ``append``, whose entries and segment are in place."""
         if not append.extend:
-            self.segments.push(KIND_CODES[append.kind], append.index, append.time_s)
-        if append.tail_tokens:
-            table.rows[-1, VALID] += append.tail_tokens
-            if append.copy_page >= 0:
-                released = table.page_ids[-1:].copy()
-                table.rows[-1, ID] = append.copy_page
-        table.num_pages += append.pages.size
-        row = self.segments.last
-        row["num_pages"] += append.pages.size
-        row["num_tokens"] += append.num_tokens
-        row["span"] += append.advance
-        row["uniform"] &= append.uniform
+            self.segments.grow()
+        self.table.num_pages += append.pages.size
         self.num_tokens += append.num_tokens
-        self.next_position += append.advance
-        return released
 
     def join(self, entry: Entry, page_size: int, index: int, time_s: float) -> None:
         """Count the tokens of a kept segment, in its pages, as the last segment."""

@@ -1,8 +1,9 @@
 """Planning an append: which pages it takes, where its tokens will stand, whether there is room.
 
-Owns: the arithmetic between a sequence's end, its reserve, its pool and the tokens to come.
+Owns: what is asked of the native call that plans (``AppendPlanner``), and what a refusal is called.
 Guarantees: a plan that cannot be made changes nothing; what it continues is continued only in a
-    page that nobody else holds, uses or keeps, otherwise in a copy of it.
+    page that nobody else holds, uses or keeps, otherwise in a copy of it; no position is beyond
+    what the model and a page table can count.
 Does not know: when a plan is settled, what becomes of its pages then.
 """
 
@@ -10,34 +11,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Collection
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.append import Append, Runs, limits_for, relative_positions, slots_for
+from edgekv.cache.append import (
+    Append,
+    Runs,
+    checked_advance,
+    checked_positions,
+    checked_runs,
+    checked_size,
+    refuse_negative,
+)
 from edgekv.cache.layout import Layout
 from edgekv.cache.pool import PoolState
 from edgekv.cache.reserve import Reserve
 from edgekv.cache.segments import KIND_CODES, KINDS, checked_label
-from edgekv.cache.table import SHIFT
-from edgekv.errors import ContextError
+from edgekv.errors import ContextError, OutOfPagesError
+from edgekv.native import appends
+from edgekv.native.appends import LARGEST, AppendPlanner, Request
 from edgekv.types import SegmentKind
 
 if TYPE_CHECKING:
     from edgekv.cache.sequence import Sequence
-
-
-class Tail(NamedTuple):
-    """The last page, as far as an append continues it."""
-
-    page: int
-    valid: int  # tokens in it before the append
-    num_tokens: int  # tokens of the append that go into it, 0 = none
-    copy: bool  # others hold or use it: it must be copied first
-
-
-_NO_TAIL = Tail(-1, 0, 0, copy=False)
 
 
 class Planner:
@@ -47,46 +45,43 @@ class Planner:
         self._pool = pool
         self._layout = layout
         self._reserve = reserve
+        self._end_position = LARGEST if pool.max_positions is None else pool.max_positions
+        self._native = AppendPlanner(
+            pool.allocator.ledger,
+            layout.table.memory,
+            layout.segments.memory,
+            layout.next_position,
+            page_size=pool.geometry.page_size,
+            end_position=self._end_position,
+        )
 
-    def tail(self, kind: str, num_tokens: int, *, extend: bool, index: int) -> Tail:
-        """What an append can put into the last page."""
-        if kind not in KIND_CODES:
-            raise ValueError(f"segment kind must be one of {', '.join(KINDS)}, got {kind!r}")
-        if num_tokens < 1:
-            raise ValueError(f"an append needs at least 1 token, got {num_tokens}")
-        if not extend:
-            return _NO_TAIL
-        table, segments = self._layout.table, self._layout.segments
-        if not len(segments):
-            raise ValueError(f"cannot extend a {kind} segment, the sequence is empty")
-        last = segments.last
-        if last["kind"] != KIND_CODES[kind]:
-            raise ValueError(f"cannot extend a {KINDS[last['kind']]} segment with {kind} tokens")
-        if index not in (-1, last["index"]):
-            raise ValueError(f"cannot extend frame {last['index']} with tokens of frame {index}")
-        page, valid = table.rows[-1, :SHIFT].tolist()
-        fitting = min(num_tokens, self._pool.geometry.page_size - valid)
-        if fitting == 0 or table.tail_has_moved:
-            return _NO_TAIL
-        return Tail(page, valid, fitting, copy=not self._pool.allocator.is_writable(page))
+    def pages_needed(self, kind: str, num_tokens: int, *, extend: bool) -> int:
+        """Pages that the plan of an append would take now."""
+        code, num_tokens = checked_size(kind, num_tokens)
+        self._describe()
+        num_pages = self._native.num_pages(code, num_tokens, extend=extend)
+        if num_pages < 0:
+            self._refuse_label(-num_pages, code, -1)
+        return num_pages
 
     def check_room(
         self,
         num_new: int,
-        positions: NDArray[np.int64],
+        last_position: int,
         *,
         num_own: int = 0,  # pages that need not come from the pool
         num_waiting: int = 0,  # pages that will be in the table by then
     ) -> None:
-        """Raise ContextError when ``num_new`` pages or ``positions`` are beyond a sequence."""
+        """Raise ContextError when ``num_new`` pages or a position are beyond a sequence."""
         pool, num_held = self._pool, self._layout.table.num_pages + num_waiting
         # A pool that has too few pages is the allocator's error, also for the only sequence in it.
         if pool.max_pages - num_held < num_new <= pool.allocator.counts.available + num_own:
             held = f"the sequence holds {num_held} of at most {pool.max_pages}"
             raise ContextError(f"need {num_new} more pages, {held}")
-        if pool.max_positions is not None and (last := int(positions.max())) >= pool.max_positions:
+        if last_position >= self._end_position:
+            whose = "a page table's" if pool.max_positions is None else "the model's"
             raise ContextError(
-                f"need position {last}, the model's last is {pool.max_positions - 1}"
+                f"need position {last_position}, {whose} last is {self._end_position - 1}"
             )
 
     def fill_reserve(
@@ -94,10 +89,12 @@ class Planner:
     ) -> NDArray[np.int32]:
         """Reserve the pages of ``num_tokens`` more tokens of a new segment: (n,) pages."""
         pool = self._pool
-        relative, _ = relative_positions(pool.num_axes, num_tokens, positions, None)
+        relative = checked_positions(pool.num_axes, num_tokens, positions)
+        if relative is not None and relative.min() < 0:
+            refuse_negative(relative)
         num_pages = pool.geometry.pages_for(num_tokens)
-        absolute = relative + self._layout.next_position[:, None]
-        self.check_room(num_pages, absolute, num_waiting=self._reserve.pages.size)
+        last = self._last_position(num_tokens, relative)
+        self.check_room(num_pages, last, num_waiting=self._reserve.pages.size)
         return self._reserve.fill(num_pages)
 
     def plan(
@@ -115,49 +112,107 @@ class Planner:
         mass_weight: float,
     ) -> tuple[Append, int]:
         """The plan, with its pages taken, and how many nanoseconds that took."""
-        pool = self._pool
+        pool, native = self._pool, self._native
         index, time_s = checked_label(index, time_s)
-        tail = self.tail(kind, num_tokens, extend=extend, index=index)
-        relative, move = relative_positions(pool.num_axes, num_tokens, positions, advance)
-        absolute = relative + self._layout.next_position[:, None]
-        num_held = self._layout.num_tokens
-        indices = np.arange(num_held, num_held + num_tokens, dtype=np.int32)
-        limits = limits_for(indices, bidirectional)
-        num_new = pool.geometry.pages_for(num_tokens - tail.num_tokens)
-        self.check_room(num_new, absolute, num_own=self._reserve.drawable().size)
-        began = perf_counter_ns()
-        taken, num_reserved = self._reserve.take(num_new + tail.copy)
-        allocation_ns = perf_counter_ns() - began
-        pages = taken[int(tail.copy) :]
-        copy_page = int(taken[0]) if tail.copy else -1
-        first_slot = (copy_page if tail.copy else tail.page) * pool.geometry.page_size + tail.valid
-        self._stage(pages, num_tokens - tail.num_tokens, extend=extend)
-        append = Append(
-            sequence=sequence,
-            kind=kind,
-            num_tokens=num_tokens,
-            extend=extend,
-            tail_tokens=tail.num_tokens,
-            copy_page=copy_page,
-            pages=pages,
-            slots=slots_for(
-                first_slot, tail.num_tokens, pages, num_tokens, pool.geometry.page_size
-            ),
-            positions=absolute,
-            query_indices=indices,
-            kv_limits=limits,
-            advance=move,
-            uniform=positions is None and (advance is None or bool((move == num_tokens).all())),
-            index=index,
-            time_s=time_s,
-            mass_weight=mass_weight,
-            num_reserved=num_reserved,
+        code, num_tokens = checked_size(kind, num_tokens)
+        request = Request(
+            code,
+            num_tokens,
+            extend,
+            index,
+            checked_positions(pool.num_axes, num_tokens, positions),
+            checked_advance(pool.num_axes, advance),
+            checked_runs(num_tokens, bidirectional),
         )
+        began = perf_counter_ns()
+        self._take(request)
+        allocation_ns = perf_counter_ns() - began
+        try:
+            planned, num_reserved = native.planned(), native.num_drawn
+            append = Append(
+                sequence=sequence,
+                kind=kind,
+                num_tokens=num_tokens,
+                extend=extend,
+                tail_tokens=native.tail_tokens,
+                copy_page=int(planned.taken[0]) if native.copies else -1,
+                taken=planned.taken,
+                slots=planned.slots,
+                positions=planned.positions,
+                query_indices=planned.query_indices,
+                kv_limits=planned.kv_limits,
+                advance=planned.advance,
+                uniform=native.uniform,
+                index=index,
+                time_s=time_s,
+                mass_weight=mass_weight,
+                num_reserved=num_reserved,
+            )
+            pool.forget(planned.taken)
+            self._reserve.draw(planned.taken[:num_reserved])
+        except BaseException:
+            native.give_back()
+            raise
         return append, allocation_ns
 
-    def _stage(self, pages: NDArray[np.int32], num_tokens: int, *, extend: bool) -> None:
-        """Prepare table entries for ``num_tokens`` tokens in new ``pages`` of one segment."""
-        base = self._layout.next_position
-        if extend:
-            base = base - self._layout.segments.last["span"]
-        self._layout.table.stage(pages, num_tokens, self._pool.geometry.page_size, base)
+    def commit(self, append: Append) -> None:
+        """Count the tokens of ``append``, the last that was planned."""
+        segments = self._layout.segments
+        self._native.commit(KIND_CODES[append.kind], segments.next_id, append.index, append.time_s)
+        self._layout.grow(append)
+
+    def _take(self, request: Request) -> None:
+        """Take the pages of ``request``, which is planned then."""
+        native, reserve = self._native, self._reserve
+        self._describe()
+        own = reserve.drawable() if reserve.pages.size else reserve.pages
+        code = native.plan(request, own)
+        if code == appends.NOT_FREE:
+            num_taken, num_drawn = native.num_taken, native.num_drawn
+            available = self._pool.allocator.num_available
+            if num_taken - num_drawn > available:
+                raise OutOfPagesError(num_taken, available + num_drawn)
+            self._pool.make_free(num_taken - num_drawn)
+            code = native.plan(request, own)
+        if code:
+            self._refuse(code, request, own.size)
+
+    def _describe(self) -> None:
+        layout = self._layout
+        self._native.describe(layout.table.num_pages, len(layout.segments), layout.num_tokens)
+
+    def _last_position(self, num_tokens: int, relative: NDArray[np.int64] | None) -> int:
+        """The largest of ``num_tokens`` more tokens."""
+        starts: list[int] = self._layout.next_position.tolist()
+        if relative is None:
+            return max(starts) + num_tokens - 1
+        return max(map(sum, zip(starts, relative.max(axis=1).tolist(), strict=True)))
+
+    def _refuse(self, code: int, request: Request, num_own: int) -> NoReturn:
+        """Raise what ``code`` says of ``request``."""
+        relative, num_tokens = request.relative, request.num_tokens
+        if code == appends.NEGATIVE and relative is not None:
+            refuse_negative(relative)
+        if code == appends.NO_ROOM:
+            num_new = self._native.num_taken - self._native.copies
+            self.check_room(num_new, self._last_position(num_tokens, relative), num_own=num_own)
+        if code == appends.ADVANCE:
+            furthest = num_tokens - 1 if relative is None else int(relative.max())
+            moves = furthest + 1 if request.advance is None else request.advance
+            next_position = int((self._layout.next_position + np.int64(moves)).max())
+            raise ContextError(
+                f"the next position would be {next_position}, at most {LARGEST} can be"
+            )
+        self._refuse_label(code, request.kind, request.frame)
+
+    def _refuse_label(self, code: int, kind: int, index: int) -> NoReturn:
+        """Raise why a segment cannot go on with tokens of ``kind``, a code, and ``index``."""
+        if code == appends.EMPTY:
+            raise ValueError(f"cannot extend a {KINDS[kind]} segment, the sequence is empty")
+        last = self._layout.segments.last
+        if code == appends.OTHER_KIND:
+            raise ValueError(
+                f"cannot extend a {KINDS[last['kind']]} segment with {KINDS[kind]} tokens"
+            )
+        assert code == appends.OTHER_INDEX
+        raise ValueError(f"cannot extend frame {last['index']} with tokens of frame {index}")

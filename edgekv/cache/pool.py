@@ -55,12 +55,25 @@ class PoolState:
 
         Raises OutOfPagesError when there are fewer; nothing is given up then.
         """
+        self.make_free(num_pages)
+        pages = self.allocator.allocate(num_pages)
+        try:
+            self.forget(pages)
+        except BaseException:
+            self.allocator.release(pages)
+            raise
+        return pages
+
+    def make_free(self, num_pages: int) -> None:
+        """Give up cached pages until ``num_pages`` are free. Raises OutOfPagesError when there are
+        fewer; nothing is given up then."""
         missing = num_pages - self.allocator.num_free
         if missing > self.allocator.num_cached:
             raise OutOfPagesError(num_pages, self.allocator.counts.available)
         if missing > 0:
             self.observer.shared("given up", None, self.index.give_up(missing))
-        pages = self.allocator.allocate(num_pages)
+
+    def forget(self, pages: NDArray[np.int32]) -> None:
+        """Pages (n,) are about to hold something else."""
         self.summaries.forget(pages)
         self.heat.forget(pages)
-        return pages

@@ -2,8 +2,8 @@
 
 Owns: the pages of one sequence's reserve.
 Guarantees: a page is in the reserve or in an append that drew it, never in both; a page that a step
-    in flight still uses stays in the reserve until that step has ended; taking and drawing are all
-    or nothing.
+    in flight still uses stays in the reserve until that step has ended; a call that raises has
+    changed nothing.
 Does not know: segments, tokens, positions.
 """
 
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.pool import PoolState
-from edgekv.errors import OutOfPagesError
 
 _NO_PAGES = np.empty(0, dtype=np.int32)
 
@@ -28,7 +27,11 @@ class Reserve:
     def fill(self, num_pages: int) -> NDArray[np.int32]:
         """Take ``num_pages`` more from the pool: (num_pages,). Raises OutOfPagesError."""
         pages = self._pool.allocate(num_pages)
-        self.put_back(pages)
+        try:
+            self.put_back(pages)
+        except BaseException:
+            self._pool.allocator.release(pages)
+            raise
         return pages
 
     def drawable(self) -> NDArray[np.int32]:
@@ -37,18 +40,10 @@ class Reserve:
             return self.pages
         return self.pages[~self._pool.allocator.is_fenced(self.pages)]
 
-    def take(self, num_pages: int) -> tuple[NDArray[np.int32], int]:
-        """Pages (num_pages,) for an append, and how many of them, the first ones, are from here:
-        as many as can be; the others are from the pool. Raises OutOfPagesError."""
-        own = self.drawable()[:num_pages]
-        if not own.size:
-            return self._pool.allocate(num_pages), 0
-        missing, available = num_pages - own.size, self._pool.allocator.counts.available
-        if missing > available:
-            raise OutOfPagesError(num_pages, available + own.size)
-        pages = np.concatenate([own, self._pool.allocate(missing)]) if missing else own
-        self.pages = np.setdiff1d(self.pages, own, assume_unique=True)
-        return pages, own.size
+    def draw(self, pages: NDArray[np.int32]) -> None:
+        """``pages`` (n,), all drawable, are an append's from now on."""
+        if pages.size:
+            self.pages = np.setdiff1d(self.pages, pages, assume_unique=True)
 
     def put_back(self, pages: NDArray[np.int32]) -> None:
         """Hold ``pages`` (n,), which somebody held that does no longer."""

@@ -247,6 +247,10 @@ class SegmentList:
         """Start an empty segment at the end."""
         # In the order of segment_dtype: one assignment costs a fraction of eight.
         self._rows[self._size] = (self._next_id, index, time_s, 0, 0, 0, kind, True)
+        self.grow()
+
+    def grow(self) -> None:
+        """Count a segment with ``next_id`` that was written behind the last one."""
         self._size += 1
         self._next_id += 1
 

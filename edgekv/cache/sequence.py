@@ -79,8 +79,7 @@ class Sequence(SequenceView):
 
     def pages_needed(self, kind: SegmentKind, num_tokens: int, *, extend: bool = False) -> int:
         """Pages that ``append`` with the same arguments would take now."""
-        tail = self._planner.tail(kind, num_tokens, extend=extend, index=-1)
-        return self._pool.geometry.pages_for(num_tokens - tail.num_tokens) + tail.copy
+        return self._planner.pages_needed(kind, num_tokens, extend=extend)
 
     def reserve(self, num_tokens: int, *, positions: NDArray[np.integer] | None = None) -> None:
         """Hold the pages that ``num_tokens`` more tokens of a new segment will need, beside those
@@ -143,7 +142,11 @@ class Sequence(SequenceView):
             time_s=time_s,
             mass_weight=mass_weight,
         )
-        self._pool.observer.planned(self._pending, allocation_ns)
+        try:
+            self._pool.observer.planned(self._pending, allocation_ns)
+        except BaseException:
+            self.abort(self._pending)
+            raise
         return self._pending
 
     def commit(self, append: Append) -> None:
@@ -151,9 +154,7 @@ class Sequence(SequenceView):
         self._require_pending(append)
         if append.extend and self._lineage.reaches_end:
             self._lineage.entry = None  # its last segment is not the one that is kept any more
-        replaced = self._layout.grow(append)
-        if replaced.size:
-            self._pool.allocator.release(replaced)
+        self._planner.commit(append)
         append.state = "committed"
         self._pending = None
         self._pool.observer.settled(append)
@@ -287,7 +288,8 @@ class Sequence(SequenceView):
         self._require_shiftable("inserted")
         self._layout.check_insertable(state, pool.geometry.page_size)
         span = state.segments["span"].sum(axis=0)
-        self._planner.check_room(state.num_pages, (self._layout.next_position + span - 1)[:, None])
+        last_position = int((self._layout.next_position + span).max()) - 1
+        self._planner.check_room(state.num_pages, last_position)
         pages = pool.allocate(state.num_pages)
         self.make_private()
         self._layout.insert(state, pages)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.append import Append
-from edgekv.cache.cross import CrossCache
+from edgekv.cache.cross import CrossCache, CrossInput
 from edgekv.cache.pool import PoolState
 from edgekv.cache.snapshot import Scalar
 from edgekv.errors import CacheError
@@ -41,14 +41,22 @@ class Step:
         self.copies = np.concatenate([append.copies for append in appends])
         self.copies.flags.writeable = False
         self._pool = pool
-        self.token = pool.allocator.begin_step(map(Append.used_pages, appends))
         self._ended = False
         # A sequence that closes meanwhile lets go its source, which the device may still read.
-        sources = [append.sequence.source for append in appends]
-        self._sources = [source.retain() for source in sources if source is not None]
-        for append in appends:
-            append.in_step = True
-        pool.observer.stepped(self)
+        self._sources: list[CrossInput] = []
+        self.token = pool.allocator.begin_step(map(Append.used_pages, appends))
+        try:
+            for append in appends:
+                if append.sequence.source is not None:
+                    self._sources.append(append.sequence.source.retain())
+            for append in appends:
+                append.in_step = True
+            pool.observer.stepped(self)
+        except BaseException:
+            self._let_go()
+            for append in appends:
+                append.in_step = False
+            raise
 
     @property
     def ended(self) -> bool:
@@ -83,11 +91,14 @@ class Step:
     def _end(self) -> None:
         if self._ended:
             raise CacheError("the step has ended already")
+        self._let_go()
+        self._pool.observer.stepped(self)
+
+    def _let_go(self) -> None:
         self._ended = True
         self._pool.allocator.end_step(self.token)
         for source in self._sources:
             source.release()
-        self._pool.observer.stepped(self)
 
 
 def check_appends(appends: Collection[Append]) -> None:

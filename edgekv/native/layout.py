@@ -23,7 +23,7 @@ _UNKNOWN, _REPEATED = 1, 2
 _P, _N, _CODE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
 
-class _State(ctypes.Structure):
+class LayoutState(ctypes.Structure):
     """``EdgekvLayout``."""
 
     _fields_ = (
@@ -76,7 +76,7 @@ class LayoutDropper:
         self._saved: tuple[NDArray[np.generic], ...] = ()
         self._released = np.empty(len(entries), dtype=np.int32)
         self._places = np.empty(segments.size, dtype=np.int64)  # scratch
-        self._state = _State(
+        self._state = LayoutState(
             entries=address(entries),
             num_axes=next_position.size,
             segments=address(segments),

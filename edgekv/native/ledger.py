@@ -68,6 +68,11 @@ class Ledger:
         self._fence, self._unfence = calls["fence"], calls["unfence"]
 
     @property
+    def at(self) -> int:
+        """Where the ledger is, for native calls that take pages along with other things."""
+        return self._at
+
+    @property
     def num_taken(self) -> int:
         """Pages that are not free."""
         return self._state.top
@@ -87,8 +92,9 @@ class Ledger:
 
     def take(self, num_pages: int) -> Pages:
         """``num_pages`` free pages, as many as are free at most: (num_pages,), each held once."""
+        # What is taken is known beforehand, so that nothing can fail once it is.
+        pages: Pages = self.free[self._state.top : self._state.top + num_pages].copy()
         self._take(self._at, self._ids_at, num_pages)
-        pages: Pages = self._ids[:num_pages].copy()
         return pages
 
     def retain(self, pages: Pages) -> None:
@@ -99,6 +105,11 @@ class Ledger:
         """One holder less of held, distinct ``pages`` (n,). What nobody holds or fences any more is
         cached if it is kept, free otherwise."""
         self._call(self._release, pages)
+
+    def release_at(self, pages_at: int, num_pages: int) -> None:
+        """As ``release``, of pages that are in memory (num_pages,) int32 and were just taken."""
+        code = self._release(self._at, pages_at, num_pages)
+        assert not code, "what was just taken is held"
 
     def keep(self, pages: Pages) -> None:
         """Held, distinct ``pages`` (n,) are kept."""

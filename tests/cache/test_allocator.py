@@ -126,20 +126,6 @@ def test_a_step_ends_once() -> None:
         allocator.end_step(step)
 
 
-def test_only_an_undisturbed_page_with_one_holder_is_writable() -> None:
-    allocator = PageAllocator(2)
-    page = allocator.allocate(1)
-    number = int(page[0])
-    assert allocator.is_writable(number)
-    allocator.retain(page)
-    assert not allocator.is_writable(number)
-    allocator.release(page)
-    step = allocator.begin_step([page])
-    assert not allocator.is_writable(number)
-    allocator.end_step(step)
-    assert allocator.is_writable(number)
-
-
 def test_the_peak_counts_everything_that_was_not_free() -> None:
     allocator = PageAllocator(8)
     pages = allocator.allocate(3)
@@ -204,15 +190,6 @@ def test_a_kept_page_of_a_step_in_flight_is_held_again_or_cached_afterwards() ->
     assert states(allocator) == (1, 1, 0, 2)
     allocator.end_step(step)
     assert states(allocator) == (2, 1, 1, 0)
-
-
-def test_a_kept_page_is_not_writable() -> None:
-    allocator = PageAllocator(2)
-    pages = allocator.allocate(1)
-    allocator.keep(pages)
-    assert not allocator.is_writable(int(pages[0]))
-    allocator.forget(pages)
-    assert allocator.is_writable(int(pages[0]))
 
 
 def test_what_is_not_kept_or_not_held_is_refused_and_changes_nothing() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from edgekv.cache import Append, PageAllocator, Sequence
 from edgekv.cache import step as step_module
 from edgekv.cache.layout import Layout
+from edgekv.cache.planning import Planner
 from edgekv.cache.reserve import Reserve
 from edgekv.cache.retention import Window
 from edgekv.cache.segments import SegmentTable
-from edgekv.cache.table import ID, PageTable
+from edgekv.cache.table import ID, SHIFT, PageTable
 from edgekv.types import StepTables
 from tests.cache.driver import OPERATIONS, play
 from tests.cache.world import World
@@ -117,13 +119,53 @@ def copy_the_wrong_page(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Append, "copies", property(copies))
 
 
+Pretend = Callable[[Planner], AbstractContextManager[None]]
+
+
+def plan_as_if(pretend: Pretend, patch: pytest.MonkeyPatch) -> None:
+    """Appends are planned, and their pages counted, while something is pretended."""
+    for name in ("plan", "pages_needed"):
+        real = getattr(Planner, name)
+
+        def planned(self: Planner, *arguments: Any, real: Any = real, **options: Any) -> Any:
+            with pretend(self):
+                return real(self, *arguments, **options)
+
+        patch.setattr(Planner, name, planned)
+
+
+@contextmanager
+def pretended(array: np.ndarray, where: Any, value: Any) -> Iterator[None]:
+    before = array[where].copy()
+    array[where] = value
+    try:
+        yield
+    finally:
+        array[where] = before
+
+
 def write_into_a_shared_page(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PageAllocator, "is_writable", lambda *_: True)
+    @contextmanager
+    def pretend(planner: Planner) -> Iterator[None]:
+        ledger, last = planner._pool.allocator.ledger, planner._layout.table.page_ids[-1:].copy()
+        alone = ((ledger.refs, 1), (ledger.fences, 0), (ledger.kept, False))
+        with ExitStack() as stack:
+            for array, value in alone:
+                stack.enter_context(pretended(array, last, value))
+            yield
+
+    plan_as_if(pretend, patch)
 
 
 def copied_page_is_not_released(patch: pytest.MonkeyPatch) -> None:
-    real = Layout.grow
-    patch.setattr(Layout, "grow", lambda self, append: real(self, append)[:0])
+    real = Sequence.commit
+
+    def commit(self: Sequence, append: Append) -> None:
+        if append.copy_page >= 0:
+            self._pool.allocator.retain(self.table.page_ids[-1:])
+        real(self, append)
+
+    patch.setattr(Sequence, "commit", commit)
 
 
 def drop_moves(how_many: Callable[[np.ndarray], np.ndarray], patch: pytest.MonkeyPatch) -> None:
@@ -150,7 +192,12 @@ def only_the_next_page_moves(patch: pytest.MonkeyPatch) -> None:
 
 
 def extend_a_page_that_has_moved(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PageTable, "tail_has_moved", False)
+    def pretend(planner: Planner) -> AbstractContextManager[None]:
+        table = planner._layout.table
+        shifts = (table.num_pages - 1, slice(SHIFT, SHIFT + table.num_axes))
+        return pretended(table.memory, shifts, 0)
+
+    plan_as_if(pretend, patch)
 
 
 def reuse_pages_in_flight(patch: pytest.MonkeyPatch) -> None:
@@ -223,15 +270,7 @@ def reserve_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def reserve_is_drawn_twice(patch: pytest.MonkeyPatch) -> None:
-    real = Reserve.take
-
-    def take(self: Reserve, num_pages: int) -> tuple[np.ndarray, int]:
-        before = self.pages
-        taken = real(self, num_pages)
-        self.pages = before
-        return taken
-
-    patch.setattr(Reserve, "take", take)
+    patch.setattr(Reserve, "draw", lambda *_: None)
 
 
 BUGS: list[Patch] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -10,19 +11,20 @@ import pytest
 
 from edgekv.cache import Entry, PageAllocator, Sequence, identity
 from edgekv.cache.identity import SegmentIndex
+from edgekv.cache.planning import Planner
 from tests.cache.driver import play
-from tests.cache.test_machine import WORLDS
+from tests.cache.test_machine import WORLDS, plan_as_if, pretended
 from tests.cache.world import World
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def kept_pages_are_written(patch: pytest.MonkeyPatch) -> None:
-    def is_writable(self: PageAllocator, page: int) -> bool:
-        pages = np.array([page], np.int32)
-        return bool(self.ref_counts(pages)[0] == 1 and not self.is_fenced(pages)[0])
+    def pretend(planner: Planner) -> AbstractContextManager[None]:
+        last = planner._layout.table.page_ids[-1:].copy()
+        return pretended(planner._pool.allocator.ledger.kept, last, False)
 
-    patch.setattr(PageAllocator, "is_writable", is_writable)
+    plan_as_if(pretend, patch)
 
 
 def the_key_alone_decides(patch: pytest.MonkeyPatch) -> None:

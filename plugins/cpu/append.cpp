@@ -1,0 +1,238 @@
+#include "append.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+namespace {
+
+constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
+
+// A stored segment, at any address: what layout.h says, its spans, its kind, and whether it is
+// uniform.
+class Stored {
+ public:
+  Stored(const EdgekvLayout& layout, int64_t place)
+      : start_(layout.segments + place * layout.segment_bytes), num_axes_(layout.num_axes) {}
+
+  EdgekvSegment& head() const { return *reinterpret_cast<EdgekvSegment*>(start_); }
+  int32_t span(int64_t axis) const {
+    int32_t span;
+    std::memcpy(&span, spans() + axis * 4, sizeof(span));
+    return span;
+  }
+  void set_span(int64_t axis, int32_t span) const {
+    std::memcpy(spans() + axis * 4, &span, sizeof(span));
+  }
+  unsigned char& kind() const { return spans()[num_axes_ * 4]; }
+  unsigned char& uniform() const { return spans()[num_axes_ * 4 + 1]; }
+
+ private:
+  unsigned char* spans() const { return start_ + sizeof(EdgekvSegment); }
+
+  unsigned char* start_;
+  int64_t num_axes_;
+};
+
+int64_t width(const EdgekvLayout& layout) { return 2 + 2 * layout.num_axes; }
+
+int32_t* last_entry(const EdgekvLayout& layout) {
+  return layout.entries + (layout.num_pages - 1) * width(layout);
+}
+
+int32_t* planned_advance(const EdgekvAppend& append) {
+  return append.taken - append.layout.num_axes;
+}
+
+// A page with a shift takes no new token: those stand where they are written.
+bool has_moved(const EdgekvLayout& layout, const int32_t* entry) {
+  return std::any_of(entry + 2, entry + 2 + layout.num_axes, [](int32_t shift) { return shift; });
+}
+
+// One holder alone has the page, nobody can find it, and no step in flight uses it.
+bool is_writable(const EdgekvLedger& ledger, int32_t page) {
+  return ledger.refs[page] == 1 && !ledger.fences[page] && !ledger.kept[page];
+}
+
+// What the page that a sequence ends with takes of an append, and how many pages that needs.
+struct Tail {
+  int64_t num_tokens, copies, num_taken;
+};
+
+int32_t find_tail(const EdgekvAppend& append, int32_t kind, int64_t num_tokens, int32_t extend,
+                  int64_t index, Tail& out) {
+  const EdgekvLayout& layout = append.layout;
+  out = {};
+  if (extend) {
+    if (!layout.num_segments) return EDGEKV_APPEND_EMPTY;
+    const Stored last(layout, layout.num_segments - 1);
+    if (last.kind() != kind) return EDGEKV_APPEND_OTHER_KIND;
+    if (index != -1 && last.head().index != index) return EDGEKV_APPEND_OTHER_INDEX;
+    const int32_t* entry = last_entry(layout);
+    const int64_t fitting = std::min(num_tokens, append.page_size - entry[1]);
+    if (fitting && !has_moved(layout, entry)) {
+      out.num_tokens = fitting;
+      out.copies = !is_writable(*append.ledger, entry[0]);
+    }
+  }
+  const int64_t left = num_tokens - out.num_tokens;
+  out.num_taken = out.copies + (left + append.page_size - 1) / append.page_size;
+  return EDGEKV_APPEND_DONE;
+}
+
+// The largest relative position of any axis, and the largest position.
+struct Reach {
+  int64_t relative, last;
+};
+
+// False when a relative position is negative. One that is no int32 counts as the first that is not.
+bool reach(const EdgekvLayout& layout, const int64_t* relative, int64_t n, Reach& out) {
+  out = {n - 1, 0};
+  if (relative) out.relative = 0;
+  for (int64_t axis = 0; axis < layout.num_axes; ++axis) {
+    int64_t furthest = n - 1;
+    if (relative) {
+      const auto [low, high] = std::minmax_element(relative + axis * n, relative + (axis + 1) * n);
+      if (*low < 0) return false;
+      furthest = std::min(*high, kLargest + 1);
+    }
+    out.relative = std::max(out.relative, furthest);
+    out.last = std::max(out.last, layout.next_position[axis] + furthest);
+  }
+  return true;
+}
+
+// Where the segment of the planned tokens starts.
+int32_t segment_start(const EdgekvAppend& append, int64_t axis) {
+  const EdgekvLayout& layout = append.layout;
+  const int32_t next = layout.next_position[axis];
+  return append.extends ? next - Stored(layout, layout.num_segments - 1).span(axis) : next;
+}
+
+void stage(const EdgekvAppend& append) {
+  const EdgekvLayout& layout = append.layout;
+  const int64_t num_axes = layout.num_axes, num_new = append.num_taken - append.copies;
+  int32_t* entry = layout.entries + layout.num_pages * width(layout);
+  for (int64_t k = 0; k < num_new; ++k, entry += width(layout)) {
+    entry[0] = append.taken[append.copies + k];
+    entry[1] = static_cast<int32_t>(append.page_size);
+    for (int64_t axis = 0; axis < num_axes; ++axis) {
+      entry[2 + axis] = 0;
+      entry[2 + num_axes + axis] = segment_start(append, axis);
+    }
+  }
+  const int64_t unused = num_new * append.page_size - (append.num_tokens - append.tail_tokens);
+  if (num_new) entry[1 - width(layout)] -= static_cast<int32_t>(unused);
+}
+
+void fill_slots(const EdgekvAppend& append, int32_t* slots) {
+  const int32_t page_size = static_cast<int32_t>(append.page_size);
+  int32_t* const end = slots + append.num_tokens;
+  if (append.tail_tokens) {
+    const int32_t* tail = last_entry(append.layout);
+    int32_t slot = (append.copies ? append.taken[0] : tail[0]) * page_size + tail[1];
+    for (int64_t i = 0; i < append.tail_tokens; ++i) *slots++ = slot++;
+  }
+  for (const int32_t* page = append.taken + append.copies; slots < end; ++page)
+    for (int32_t offset = 0; offset < page_size && slots < end; ++offset)
+      *slots++ = *page * page_size + offset;
+}
+
+void fill_limits(const EdgekvAppend& append, const int64_t* runs, int64_t num_runs,
+                 int32_t* indices, int32_t* limits) {
+  const int32_t num_held = static_cast<int32_t>(append.layout.num_tokens);
+  for (int32_t i = 0; i < append.num_tokens; ++i) {
+    indices[i] = num_held + i;
+    limits[i] = num_held + i + 1;
+  }
+  for (; num_runs > 0; --num_runs, runs += 2)
+    std::fill(limits + runs[0], limits + runs[1], limits[runs[1] - 1]);
+}
+
+void fill_positions(const EdgekvAppend& append, const int64_t* relative, int64_t* positions) {
+  for (int64_t axis = 0; axis < append.layout.num_axes; ++axis)
+    for (int64_t i = 0; i < append.num_tokens; ++i)
+      *positions++ = append.layout.next_position[axis] + (relative ? *relative++ : i);
+}
+
+}  // namespace
+
+int64_t edgekv_append_pages(const EdgekvAppend* append, int32_t kind, int64_t num_tokens,
+                            int32_t extend, int64_t index) {
+  Tail tail;
+  const int32_t code = find_tail(*append, kind, num_tokens, extend, index, tail);
+  return code ? -code : tail.num_taken;
+}
+
+int32_t edgekv_append_plan(EdgekvAppend* append, int32_t kind, int64_t num_tokens, int32_t extend,
+                           int64_t index, const int64_t* relative, const int64_t* advance,
+                           const int64_t* runs, int64_t num_runs, const int32_t* own,
+                           int64_t num_own, int32_t* tokens, int64_t* positions) {
+  Tail tail;
+  if (const int32_t code = find_tail(*append, kind, num_tokens, extend, index, tail)) return code;
+  append->extends = extend != 0;
+  append->tail_tokens = tail.num_tokens;
+  append->copies = tail.copies;
+  append->num_taken = tail.num_taken;
+  const EdgekvLayout& layout = append->layout;
+  EdgekvLedger& ledger = *append->ledger;
+  Reach far;
+  if (!reach(layout, relative, num_tokens, far)) return EDGEKV_APPEND_NEGATIVE;
+  const int64_t num_free = ledger.num_pages - ledger.top;
+  const int64_t num_new = append->num_taken - append->copies;
+  // A pool that has too few pages is told of first, also of the only sequence in it.
+  const bool pool_has = num_new <= num_free + ledger.num_cached + num_own;
+  if ((num_new > append->max_pages - layout.num_pages && pool_has) ||
+      far.last >= append->end_position)
+    return EDGEKV_APPEND_NO_ROOM;
+  const auto move = [&](int64_t axis) { return advance ? advance[axis] : far.relative + 1; };
+  for (int64_t axis = 0; axis < layout.num_axes; ++axis)
+    if (move(axis) > kLargest - layout.next_position[axis]) return EDGEKV_APPEND_ADVANCE;
+  append->num_drawn = std::min(num_own, append->num_taken);
+  const int64_t missing = append->num_taken - append->num_drawn;
+  if (missing > num_free) return EDGEKV_APPEND_NOT_FREE;
+
+  append->num_tokens = num_tokens;
+  append->taken = tokens + 3 * num_tokens + layout.num_axes;
+  append->uniform = !relative;
+  for (int64_t axis = 0; axis < layout.num_axes; ++axis) {
+    planned_advance(*append)[axis] = static_cast<int32_t>(move(axis));
+    if (move(axis) != num_tokens) append->uniform = 0;
+  }
+  std::copy(own, own + append->num_drawn, append->taken);
+  edgekv_ledger_take(&ledger, append->taken + append->num_drawn, missing);
+  stage(*append);
+  fill_slots(*append, tokens);
+  fill_limits(*append, runs, num_runs, tokens + num_tokens, tokens + 2 * num_tokens);
+  fill_positions(*append, relative, positions);
+  return EDGEKV_APPEND_DONE;
+}
+
+int32_t edgekv_append_commit(EdgekvAppend* append, int32_t kind, int64_t id, int64_t index,
+                             double time_s) {
+  const EdgekvLayout& layout = append->layout;
+  if (append->tail_tokens) {
+    int32_t* tail = last_entry(layout);
+    if (append->copies) {
+      if (edgekv_ledger_release(append->ledger, tail, 1)) return EDGEKV_APPEND_UNHELD;
+      tail[0] = append->taken[0];
+    }
+    tail[1] += static_cast<int32_t>(append->tail_tokens);
+  }
+  const Stored segment(layout, layout.num_segments - (append->extends ? 1 : 0));
+  if (!append->extends) {
+    segment.head() = {id, index, time_s, 0, 0};
+    for (int64_t axis = 0; axis < layout.num_axes; ++axis) segment.set_span(axis, 0);
+    segment.kind() = static_cast<unsigned char>(kind);
+    segment.uniform() = 1;
+  }
+  segment.head().num_pages += static_cast<int32_t>(append->num_taken - append->copies);
+  segment.head().num_tokens += static_cast<int32_t>(append->num_tokens);
+  segment.uniform() &= static_cast<unsigned char>(append->uniform);
+  for (int64_t axis = 0; axis < layout.num_axes; ++axis) {
+    const int32_t moved = planned_advance(*append)[axis];
+    segment.set_span(axis, segment.span(axis) + moved);
+    layout.next_position[axis] += moved;
+  }
+  return EDGEKV_APPEND_DONE;
+}
