@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,7 @@ from edgekv.members import Member, Members
 _NOTHING = np.empty(0, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Leaving:
+class Leaving(NamedTuple):
     """What one session is to drop."""
 
     member: Member

@@ -1,9 +1,9 @@
 """What each retention rule adds to a frame, timed inside the pushes themselves.
 
 Counted is everything that makes room: finding out that something must leave, what the rule reads
-and how it chooses, holding what leaves until the frame is in, dropping it; and forgetting what was
-known of a new frame's pages. A context without a rule, which never has to let anything leave, finds
-out that it does not and forgets as well: what that takes is measured too, and taken off.
+and how it chooses, holding what leaves until the frame is in, dropping it. A context without a
+rule, which never has to let anything leave, finds out that it does not: what that takes is measured
+too, and taken off.
 
 Timed within ``push``, because between two runs of a model the same lines take several times as long
 as in a loop of their own: the model has taken the processor's caches. Processor time of this
@@ -37,21 +37,10 @@ _NUM_WITHOUT = 12  # contexts without a rule, each watched until it is nearly fu
 
 
 class _Clock:
-    """Adds up the processor time of the calls and blocks that it stands around."""
+    """Adds up the processor time of what it stands around."""
 
     def __init__(self) -> None:
         self.spent_ns = 0
-
-    def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, timed."""
-
-        def timed(*arguments: Any) -> Any:
-            began = time.thread_time_ns()
-            result = function(*arguments)
-            self.spent_ns += time.thread_time_ns() - began
-            return result
-
-        return timed
 
     def around(
         self, manager: Callable[..., AbstractContextManager[None]]
@@ -112,10 +101,8 @@ def _watch(
     clock, rows = _Clock(), []
     with model.session(retain=retain) as session:
         runner, record = session._live.runner, session._live.record
-        sharing, cache = runner.sharing, runner.cache
+        sharing = runner.sharing
         sharing.room = clock.around(sharing.room)  # type: ignore[assignment, method-assign]
-        for known in (cache.summaries, cache.heat):
-            known.forget = clock.call(known.forget)  # type: ignore[method-assign]
         try:
             for k, pixels in enumerate(frames):
                 clock.spent_ns, num_before = 0, record.num_evicted_frames
@@ -125,5 +112,5 @@ def _watch(
                 num_gone = record.num_evicted_frames - num_before
                 rows.append((num_gone, clock.spent_ns / 1e6, push_ns / 1e6))
         finally:
-            del sharing.room, cache.summaries.forget, cache.heat.forget
+            del sharing.room
     return np.array(rows)

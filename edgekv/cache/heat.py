@@ -25,8 +25,8 @@ _LARGEST_GAIN = 2.0**64
 class PageHeat:
     """(num_pages,) float64, 0 = cold."""
 
-    def __init__(self, num_pages: int) -> None:
-        self._pages = PageNumbers(num_pages)
+    def __init__(self, times_taken: NDArray[np.int64]) -> None:  # (num_pages,) of the ledger
+        self._pages = PageNumbers(times_taken)
         self._gain = 1.0
 
     def add(
@@ -40,11 +40,7 @@ class PageHeat:
             self._pages.numbers /= self._gain
             self._gain = 1.0
         numbers = np.nan_to_num(mass.astype(np.float64), posinf=0.0, neginf=0.0)
-        self._pages.numbers[pages] += self._gain * numbers
-
-    def forget(self, pages: NDArray[np.int32]) -> None:
-        """Pages (n,) hold something else now."""
-        self._pages.numbers[pages] = 0
+        self._pages.add(pages, self._gain * numbers)
 
     def of(
         self,

@@ -99,8 +99,8 @@ class Layout:
         self.next_position += entry.span
 
     def drop(self, ids: NDArray[np.int64], *, save: bool = False) -> tuple[NDArray[np.int32], int]:
-        """Forget the segments with ``ids`` (k > 0,): (n,) pages taken out, and how many frames they
-        were. With ``save``, until the next one, ``restore`` undoes it."""
+        """Forget the segments with ``ids`` (k > 0,): (n,) pages taken out, a view until the next
+        time, and how many frames they were. With ``save``, ``restore`` undoes it until then."""
         if self._dropper is None:
             self._dropper = LayoutDropper(
                 self.table.memory,

@@ -63,8 +63,9 @@ class PageCache:
         self.allocator = PageAllocator(num_pages)
         self.counters = CacheCounters()
         self.index = SegmentIndex(self.allocator, identity=identity, digest=digest, share=share)
-        self.summaries = FrameSummaries(geometry, num_pages)
-        self.heat = PageHeat(num_pages)
+        times_taken = self.allocator.ledger.times_taken
+        self.summaries = FrameSummaries(geometry, times_taken)
+        self.heat = PageHeat(times_taken)
         self._pool = PoolState(
             allocator=self.allocator,
             index=self.index,

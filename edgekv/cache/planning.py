@@ -148,7 +148,6 @@ class Planner:
                 mass_weight=mass_weight,
                 num_reserved=num_reserved,
             )
-            pool.forget(planned.taken)
             self._reserve.draw(planned.taken[:num_reserved])
         except BaseException:
             native.give_back()

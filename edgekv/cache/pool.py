@@ -50,19 +50,12 @@ class PoolState:
         return max(self.geometry.num_rope_axes, 1)
 
     def allocate(self, num_pages: int) -> NDArray[np.int32]:
-        """Take pages, all or nothing: free ones, then cached ones, given up for it. What was known
-        of what they held is forgotten.
+        """Take pages, all or nothing: free ones, then cached ones, given up for it.
 
         Raises OutOfPagesError when there are fewer; nothing is given up then.
         """
         self.make_free(num_pages)
-        pages = self.allocator.allocate(num_pages)
-        try:
-            self.forget(pages)
-        except BaseException:
-            self.allocator.release(pages)
-            raise
-        return pages
+        return self.allocator.allocate(num_pages)
 
     def make_free(self, num_pages: int) -> None:
         """Give up cached pages until ``num_pages`` are free. Raises OutOfPagesError when there are
@@ -72,8 +65,3 @@ class PoolState:
             raise OutOfPagesError(num_pages, self.allocator.counts.available)
         if missing > 0:
             self.observer.shared("given up", None, self.index.give_up(missing))
-
-    def forget(self, pages: NDArray[np.int32]) -> None:
-        """Pages (n,) are about to hold something else."""
-        self.summaries.forget(pages)
-        self.heat.forget(pages)

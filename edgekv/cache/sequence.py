@@ -343,12 +343,17 @@ class Sequence(SequenceView):
         self.close()
 
     def _require_idle(self) -> None:
+        if self._closed or self._pending is not None:
+            self._refuse_busy()
+
+    def _refuse_busy(self) -> None:
         self._require_open()
         if self._pending is not None:
             raise CacheError(f"sequence {self.id} has an append pending: commit or abort it first")
 
     def _require_settled(self) -> None:
-        self._require_idle()
+        if self._closed or self._pending is not None:
+            self._refuse_busy()
         if self._aside is not None:
             raise CacheError(
                 f"sequence {self.id} has set something aside: let it go or put it back first"

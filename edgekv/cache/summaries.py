@@ -15,6 +15,7 @@ says what is in the picture; the first layers say how the picture looks.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -31,13 +32,20 @@ FindValues = Callable[[], PageValues | None]  # those of all pages, where they a
 class FrameSummaries:
     """Rows of ``num_kv_heads * head_dim`` numbers; of none until ``keep``."""
 
-    def __init__(self, geometry: KVGeometry, num_pages: int) -> None:
+    def __init__(
+        self,
+        geometry: KVGeometry,
+        times_taken: NDArray[np.int64],  # (num_pages,) of the pool's ledger
+    ) -> None:
         self.layer = 2 * geometry.num_layers // 3  # whose values are summed up
         self._geometry = geometry
-        self._num_pages = num_pages
+        self._times_taken = times_taken
         self._known: PageRows | None = None
         self._read: ReadValues | None = None
         self._find: FindValues | None = None
+        self._found: Callable[[], PageValues | None] = (
+            _nothing  # what ``find`` found, while it lasts
+        )
 
     @property
     def kept(self) -> bool:
@@ -49,7 +57,7 @@ class FrameSummaries:
         if self._known is None:
             geometry = self._geometry
             self._known = PageRows(
-                self._num_pages,
+                self._times_taken,
                 geometry.num_kv_heads * geometry.head_dim,
                 num_axes=max(geometry.num_rope_axes, 1),
                 frame_kind=FRAME_CODE,
@@ -57,12 +65,7 @@ class FrameSummaries:
 
     def read_from(self, read: ReadValues, find: FindValues | None = None) -> None:
         """Make what is missing of what ``find`` finds or, where that is nothing, ``read`` gives."""
-        self._read, self._find = read, find
-
-    def forget(self, pages: NDArray[np.int32]) -> None:
-        """Pages (n,) are about to hold something else."""
-        if self._known is not None:
-            self._known.rows[pages] = np.nan
+        self._read, self._find, self._found = read, find, _nothing
 
     def of(
         self,
@@ -73,12 +76,21 @@ class FrameSummaries:
         known, size = self._known, len(segments)
         if known is None:
             return np.empty((size, 0), dtype=np.float32)
-        values = None if self._find is None else self._find()
-        found = known.of(segments.memory, size, pages, values)
-        if found.places.size and self._read is not None:
-            read = self._read(found.pages)
+        values = self._found() or self._look()
+        rows, missing = known.of(segments.memory, size, pages, values)
+        if missing is not None and self._read is not None:
+            read = self._read(missing.pages)
             half = read.dtype == np.float16
             numbers = np.ascontiguousarray(read, np.float16 if half else np.float32)
-            known.make(segments.memory, size, found, PageValues(numbers))
-            found = known.of(segments.memory, size, pages, values)
-        return found.rows
+            known.make(segments.memory, size, missing, PageValues(numbers))
+            rows, _ = known.of(segments.memory, size, pages, values)
+        return rows
+
+    def _look(self) -> PageValues | None:
+        values = None if self._find is None else self._find()
+        self._found = _nothing if values is None else weakref.ref(values)
+        return values
+
+
+def _nothing() -> None:
+    """In place of a reference to what is not there."""

@@ -113,11 +113,13 @@ class SequenceView:
     def segment_table(self, *, summaries: bool = False, heat: bool = False) -> SegmentTable:
         """All segments as columns, oldest first: what retention rules read, with ``summaries`` and
         ``heat`` for those that need them."""
-        table, pages = self._layout.segments.table(), self.table.page_ids
-        if summaries:
-            table = table.having(summaries=self._pool.summaries.of(pages, table))
-        if heat:
-            table = table.having(heat=self._pool.heat.of(pages, table))
+        table = self._layout.segments.table()
+        if summaries or heat:
+            pages, pool = self._layout.table.page_ids, self._pool
+            table = table.having(
+                summaries=pool.summaries.of(pages, table) if summaries else None,
+                heat=pool.heat.of(pages, table) if heat else None,
+            )
         return table
 
     @property

@@ -19,6 +19,7 @@ from edgekv.native.library import native_call
 from edgekv.native.memory import address
 from edgekv.uncopied import uncopied
 
+_INT64 = np.dtype(np.int64)
 _UNKNOWN, _REPEATED = 1, 2
 _P, _N, _CODE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
@@ -95,17 +96,21 @@ class LayoutDropper:
         """Take segments ``ids`` (k > 0,) out of so many: what stays moves to the front, and its
         shifts and ``next_position`` are lowered by the spans that have left before it.
 
-        What is left, the pages (n,) that were taken out, in order, and how many frames. With
-        ``save`` it can be undone. Raises ValueError for unknown or repeated ids, CacheError for one
+        What is left, the pages (n,) that were taken out, in order, a view until the next time, and
+        how many frames. With ``save`` it can be undone. Raises ValueError for unknown or repeated ids, CacheError for one
         of the pinned kind.
         """
-        if ids.dtype.kind not in "iu" or ids.ndim != 1:
-            raise ValueError(f"segment ids must be integers (k,), got {ids.dtype} {ids.shape}")
-        if ids.size > self._places.size:
-            raise ValueError(f"cannot drop {ids.size} of {counts.num_segments} segments")
+        if ids.dtype is not _INT64:
+            if ids.dtype.kind not in "iu":
+                raise ValueError(f"segment ids must be integers, got {ids.dtype}")
+            ids = ids.astype(_INT64)
+        if ids.ndim != 1 or ids.size > self._places.size:
+            raise ValueError(
+                f"cannot drop segments of shape {ids.shape}, there are {counts.num_segments}"
+            )
         if save and not self._saved:
             self._make_saved()
-        state, given = self._state, ids.astype(np.int64, copy=False).tobytes()
+        state, given = self._state, ids.tobytes()
         state.num_pages, state.num_segments, state.num_tokens = counts
         code = self._drop(
             self._at, given, ids.size, *self._kinds, save, self._released_at, self._places_at
@@ -117,7 +122,7 @@ class LayoutDropper:
         if code:
             raise CacheError("system segments are pinned and cannot be dropped")
         left = Counts(state.num_pages, state.num_segments, state.num_tokens)
-        return left, self._released[: counts.num_pages - left.num_pages].copy(), state.num_gone
+        return left, self._released[: counts.num_pages - left.num_pages], state.num_gone
 
     def restore(self, counts: Counts) -> None:
         """All as it was, with so many, before the last ``drop`` with ``save``."""

@@ -20,6 +20,7 @@ from edgekv.uncopied import uncopied
 
 Pages = NDArray[np.int32]  # (n,) page ids
 
+_INT32 = np.dtype(np.int32)
 _OUTSIDE, _REPEATED, _UNHELD = 1, 2, 3
 _P, _N = ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES: dict[str, list[type]] = {
@@ -35,7 +36,7 @@ class _State(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("num_pages", "top", "peak", "num_in_flight")),
         *((name, ctypes.c_int64) for name in ("num_cached", "stamp", "culprit")),
-        *((name, _P) for name in ("free", "refs", "fences", "kept", "stamps")),
+        *((name, _P) for name in ("free", "refs", "fences", "kept", "stamps", "times_taken")),
     )
     num_pages: int
     top: int
@@ -55,9 +56,10 @@ class Ledger:
         self.refs = np.zeros(num_pages, dtype=np.int32)  # (num_pages,) holders
         self.fences = np.zeros(num_pages, dtype=np.int32)  # (num_pages,) uses by steps in flight
         self.kept = np.zeros(num_pages, dtype=np.bool_)  # (num_pages,)
+        self.times_taken = np.zeros(num_pages, dtype=np.int64)  # (num_pages,)
         self._stamps = np.zeros(num_pages, dtype=np.int64)  # scratch
         self._ids = np.empty(num_pages, dtype=np.int32)  # scratch: pages of one call
-        arrays = (self.free, self.refs, self.fences, self.kept, self._stamps)
+        arrays = (self.free, self.refs, self.fences, self.kept, self._stamps, self.times_taken)
         at = (address(array) for array in arrays)
         self._state = _State(num_pages, 0, 0, 0, 0, 0, 0, *at)
         self._at = ctypes.addressof(self._state)
@@ -147,14 +149,12 @@ class Ledger:
 
     def _call(self, function: Callable[..., int], pages: Pages) -> None:
         self._check_form(pages)
-        n = pages.size
-        self._ids[:n] = pages
-        code = function(self._at, self._ids_at, n)
+        code = function(self._at, pages.tobytes(), pages.size)
         if code:
             self._refuse(code, pages)
 
     def _check_form(self, pages: Pages) -> None:
-        if pages.dtype != np.int32 or pages.ndim != 1:
+        if (pages.dtype is not _INT32 and pages.dtype != _INT32) or pages.ndim != 1:
             raise ValueError(f"pages must be int32 (n,), got {pages.dtype} {pages.shape}")
         if pages.size > self.num_pages:
             raise ValueError(

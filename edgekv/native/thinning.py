@@ -24,7 +24,6 @@ def thin_out(
     num_segments: int,
     num_past: int,
     num_pages: int,
-    *,
     pages: NDArray[np.int32] | None,  # (num_segments,) that each gives back, None: all that it has
     worth: NDArray[np.float64] | None,  # (num_segments,)
     vectors: NDArray[np.float32] | None,  # (num_segments, width)

@@ -8,12 +8,18 @@
 
 extern "C" {
 
-// The sum of `of_page` (pool pages,) over the pages of each segment, times `factor`: out (n,).
-__attribute__((visibility("default"))) void edgekv_sum_pages(const unsigned char* segments,
-                                                             int64_t segment_bytes, int64_t n,
-                                                             const int32_t* pages,
-                                                             const double* of_page, double factor,
-                                                             double* out);
+// Since when what is known of the pages of a pool is known: of a page that was taken anew since then
+// it is not.
+struct EdgekvSince {
+  const int64_t* times_taken;  // (pool pages,) of the ledger
+  int64_t* known;              // (pool pages,) how often each had been taken then
+};
+
+// The sum of the known `numbers` (pool pages,) over the pages of each segment, times `factor`:
+// out (n,).
+__attribute__((visibility("default"))) void edgekv_sum_pages(
+    const unsigned char* segments, int64_t segment_bytes, int64_t n, const int32_t* pages,
+    const EdgekvSince* since, const double* numbers, double factor, double* out);
 
 // The values that pages of a pool hold in one layer: numbers (pages, num_heads, page_size, head_dim).
 struct EdgekvValues {
@@ -23,19 +29,20 @@ struct EdgekvValues {
   int64_t num_heads, page_size, head_dim;
 };
 
-// The row of the first page of each segment: rows (pool pages, width) -> out (n, width). Segments of
-// kind `frame_kind` whose row begins with NaN are missing. With `values`, whose heads * dim is width,
-// such a row is made first: the mean over the segment's tokens. Without, the segments' places go to
-// `missing`, which has room for n, and their pages to `missing_pages`, which has room for all. Returns
-// how many segments are missing still; `num_pages` gets how many pages those have.
+// The row of the first page of each segment: rows (pool pages, width) -> out (n, width), NaN where none
+// is known. Segments of kind `frame_kind` without one are missing. With `values`, whose heads * dim is
+// width, such a row is made first: the mean over the segment's tokens. Without, the segments' places go
+// to `missing`, which has room for n, and their pages to `missing_pages`, which has room for all.
+// Returns how many segments are missing still; `num_pages` gets how many pages those have.
 __attribute__((visibility("default"))) int64_t edgekv_first_rows(
     const unsigned char* segments, int64_t segment_bytes, int64_t num_axes, int64_t n,
-    const int32_t* pages, const EdgekvValues* values, float* rows, int64_t width, int32_t frame_kind,
-    float* out, int64_t* missing, int32_t* missing_pages, int64_t* num_pages);
+    const int32_t* pages, const EdgekvValues* values, const EdgekvSince* since, float* rows,
+    int64_t width, int32_t frame_kind, float* out, int64_t* missing, int32_t* missing_pages,
+    int64_t* num_pages);
 
 // Makes the rows of the n segments at `places`, whose pages are `pages`; what they hold is in
 // `values`, page by page in this order.
 __attribute__((visibility("default"))) void edgekv_mean_rows(
     const unsigned char* segments, int64_t segment_bytes, const int64_t* places, int64_t n,
-    const int32_t* pages, const EdgekvValues* values, float* rows);
+    const int32_t* pages, const EdgekvValues* values, const EdgekvSince* since, float* rows);
 }

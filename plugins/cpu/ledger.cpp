@@ -55,6 +55,7 @@ int32_t edgekv_ledger_take(EdgekvLedger* ledger, int32_t* pages, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     const int32_t page = ledger->free[ledger->top + i];
     ledger->refs[page] = 1;
+    ++ledger->times_taken[page];
     pages[i] = page;
   }
   ledger->top += n;

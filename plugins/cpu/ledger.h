@@ -22,6 +22,7 @@ struct EdgekvLedger {
   int32_t* fences;        // (num_pages,) steps in flight that name the page
   uint8_t* kept;          // (num_pages,) 0 or 1
   int64_t* stamps;        // (num_pages,) the last call that named the page
+  int64_t* times_taken;   // (num_pages,) how often: what was known of a page before is of another
 };
 
 // 0 is done. Otherwise nothing has changed and `culprit` is set.

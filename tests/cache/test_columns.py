@@ -14,6 +14,7 @@ from edgekv.contents import narrow, split, widen
 from edgekv.native.columns import PageNumbers, PageRows, PageValues
 
 HEADS, PAGE_SIZE, DIM, NUM_PAGES = 3, 4, 5, 60
+UNTAKEN = np.zeros(NUM_PAGES, np.int64)
 
 
 def drawn(seed: int, num_axes: int) -> tuple[SegmentTable, np.ndarray]:
@@ -48,55 +49,76 @@ def test_rows_are_means_of_frames_whatever_the_pool_holds(dtype: KVDtype, num_ax
         table, pages = drawn(seed, num_axes)
         at = np.split(pages, np.cumsum(table.num_pages)[:-1]) if len(table) else []
         found, read = (
-            PageRows(NUM_PAGES, HEADS * DIM, num_axes=num_axes, frame_kind=FRAME_CODE)
+            PageRows(UNTAKEN, HEADS * DIM, num_axes=num_axes, frame_kind=FRAME_CODE)
             for _ in range(2)
         )
-        rows = found.of(table.memory, len(table), pages, in_memory)
-        assert not rows.places.size
-        missing = read.of(table.memory, len(table), pages, None)
+        rows, missing = found.of(table.memory, len(table), pages, in_memory)
+        assert missing is None
+        _, missing = read.of(table.memory, len(table), pages, None)
         frames = np.flatnonzero(table.kinds == FRAME_CODE)
-        assert missing.places.tolist() == frames.tolist()
-        assert missing.pages.tolist() == [page for k in frames for page in at[k]]
-        if frames.size:
+        assert (missing is None) == (frames.size == 0)
+        if missing is not None:
+            assert missing.places.tolist() == frames.tolist()
+            assert missing.pages.tolist() == [page for k in frames for page in at[k]]
             copied = PageValues(np.ascontiguousarray(wide[missing.pages].astype(np.float32)))
             read.make(table.memory, len(table), missing, copied)
-        again = read.of(table.memory, len(table), pages, None)
-        assert not again.places.size
+        again, missing = read.of(table.memory, len(table), pages, None)
+        assert missing is None
         for k, own in enumerate(at):
             wanted = np.full(HEADS * DIM, np.nan)
             if k in frames:
                 wanted = mean(wide, own, int(table.num_tokens[k]))
                 num_made += 1
             for made in (rows, again):
-                np.testing.assert_allclose(made.rows[k], wanted, rtol=1e-5, atol=1e-6)
+                np.testing.assert_allclose(made[k], wanted, rtol=1e-5, atol=1e-6)
     assert num_made > 50
 
 
 def test_a_row_is_made_once() -> None:
     table, pages = drawn(3, 1)
     values = np.ones((NUM_PAGES, HEADS, PAGE_SIZE, DIM), np.float32)
-    known = PageRows(NUM_PAGES, HEADS * DIM, num_axes=1, frame_kind=FRAME_CODE)
-    first = known.of(table.memory, len(table), pages, PageValues(values)).rows
+    known = PageRows(UNTAKEN, HEADS * DIM, num_axes=1, frame_kind=FRAME_CODE)
+    first = known.of(table.memory, len(table), pages, PageValues(values))[0]
     assert np.nansum(first) > 0
     values[:] = 2
-    second = known.of(table.memory, len(table), pages, PageValues(values)).rows
+    second = known.of(table.memory, len(table), pages, PageValues(values))[0]
     np.testing.assert_array_equal(first, second)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_numbers_are_summed_up_by_segment(seed: int) -> None:
     table, pages = drawn(seed, 1)
-    known = PageNumbers(NUM_PAGES)
-    known.numbers[:] = np.arange(NUM_PAGES)
+    known = PageNumbers(np.zeros(NUM_PAGES, np.int64))
+    known.add(np.arange(NUM_PAGES, dtype=np.int32), np.arange(NUM_PAGES, dtype=np.float64))
     parts = np.split(pages, np.cumsum(table.num_pages)[:-1]) if len(table) else []
     sums = known.of(table.memory, len(table), pages, 0.5)
     assert sums.tolist() == [part.sum() / 2 for part in parts]
+
+
+def test_of_pages_that_were_taken_anew_nothing_is_known() -> None:
+    table, pages = drawn(3, 1)
+    taken = np.zeros(NUM_PAGES, np.int64)
+    values = np.ones((NUM_PAGES, HEADS, PAGE_SIZE, DIM), np.float32)
+    rows = PageRows(taken, HEADS * DIM, num_axes=1, frame_kind=FRAME_CODE)
+    numbers = PageNumbers(taken)
+    rows.of(table.memory, len(table), pages, PageValues(values))
+    numbers.add(pages, np.ones(pages.size))
+    frame = int(np.flatnonzero(table.kinds == FRAME_CODE)[0])
+    at = int(table.num_pages[:frame].sum())
+    taken[pages[at]] += 1
+    found, missing = rows.of(table.memory, len(table), pages, None)
+    assert missing is not None
+    assert missing.places.tolist() == [frame]
+    assert np.isnan(found[frame]).all()
+    assert numbers.of(table.memory, len(table), pages, 1.0)[frame] == table.num_pages[frame] - 1
+    numbers.add(pages[at : at + 1], np.array([5.0]))
+    assert numbers.of(table.memory, len(table), pages, 1.0)[frame] == table.num_pages[frame] + 4
 
 
 def test_values_of_another_form_are_refused() -> None:
     for wrong in (np.zeros((2, 1, 4, 2), np.float64), np.zeros((2, 1, 4, 4), np.float32)[..., ::2]):
         with pytest.raises(ValueError, match="C-contiguous"):
             PageValues(wrong)
-    known = PageRows(4, 8, num_axes=1, frame_kind=FRAME_CODE)
+    known = PageRows(UNTAKEN, 8, num_axes=1, frame_kind=FRAME_CODE)
     with pytest.raises(ValueError, match="Hk \\* D = 8 numbers a token, got 6"):
         known.of(b"", 0, np.empty(0, np.int32), PageValues(np.zeros((4, 2, 4, 3), np.float32)))

@@ -30,7 +30,7 @@ def all_heat(heat: PageHeat) -> list[float]:
 
 
 def test_the_newest_use_counts_whole_and_half_a_half_life_later() -> None:
-    heat = PageHeat(4)
+    heat = PageHeat(np.zeros(4, np.int64))
     heat.add(pages(1), masses(0.5))
     assert all_heat(heat) == [0, 0.5, 0, 0]
     for _ in range(HALF_LIFE):
@@ -39,14 +39,14 @@ def test_the_newest_use_counts_whole_and_half_a_half_life_later() -> None:
 
 
 def test_a_segment_has_the_heat_of_all_its_pages() -> None:
-    heat = PageHeat(4)
+    heat = PageHeat(np.zeros(4, np.int64))
     heat.add(pages(0, 1, 2, 3), masses(1, 2, 4, 8))
     assert heat.of(pages(3, 0, 2), segments(2, 1)).tolist() == [9, 4]
     assert heat.of(pages(), segments()).tolist() == []
 
 
 def test_old_popularity_fades_under_new() -> None:
-    heat = PageHeat(4)
+    heat = PageHeat(np.zeros(4, np.int64))
     for _ in range(50):
         heat.add(pages(0), masses(1.0))
     for _ in range(3 * HALF_LIFE):
@@ -55,7 +55,7 @@ def test_old_popularity_fades_under_new() -> None:
 
 
 def test_it_never_overflows_and_keeps_its_order() -> None:
-    heat = PageHeat(4)
+    heat = PageHeat(np.zeros(4, np.int64))
     for _ in range(10_000):
         heat.add(pages(0, 1, 2), masses(0.2, 0.5, 0.3))
     found = np.array(all_heat(heat))
@@ -65,7 +65,7 @@ def test_it_never_overflows_and_keeps_its_order() -> None:
 
 
 def test_what_is_no_number_counts_nothing() -> None:
-    heat = PageHeat(4)
+    heat = PageHeat(np.zeros(4, np.int64))
     heat.add(pages(0, 1, 2, 3), masses(np.nan, np.inf, -np.inf, 1))
     assert all_heat(heat) == [0, 0, 0, 1]
 

@@ -89,12 +89,14 @@ def choose_room(
     if num_pages <= num_free and not excess:
         return _NOTHING
     table = offered(sequence, rule)
-    loose, pinned = _loose(table, spare_newest=spare_newest)
-    droppable = sequence.num_pages - pinned
-    if pinned + num_pages > marks.high:
-        kept = "pinned or the newest frame's" if spare_newest else "pinned"
-        raise ContextError(f"need {num_pages} pages, {pinned} of {marks.high} are {kept}")
-    excess = min(excess, droppable)
+    loose = _loose(table, spare_newest=spare_newest)
+    if excess > len(loose):  # which have a page each, or more
+        droppable = int(loose.num_pages.sum())
+        pinned = sequence.num_pages - droppable
+        if pinned + num_pages > marks.high:
+            kept = "pinned or the newest frame's" if spare_newest else "pinned"
+            raise ContextError(f"need {num_pages} pages, {pinned} of {marks.high} are {kept}")
+        excess = min(excess, droppable)
     if num_pages <= num_free:
         return choose(sequence, rule, loose, excess)
     # Pages that forks hold too come free only with the forks.
@@ -111,11 +113,10 @@ def choose_room(
     return ids
 
 
-def _loose(table: SegmentTable, *, spare_newest: bool) -> tuple[SegmentTable, int]:
-    """The segments that may leave, and the pages of those that may not."""
+def _loose(table: SegmentTable, *, spare_newest: bool) -> SegmentTable:
+    """The segments that may leave."""
     codes = table.codes
     num_pinned = codes.count(SYSTEM_CODE)
     if not spare_newest and codes.rfind(SYSTEM_CODE) < num_pinned:  # all behind the start
-        return table.behind(num_pinned), sum(table.num_pages[:num_pinned].tolist())
-    able = may_leave(table, spare_newest=spare_newest)
-    return table.take(able), int(table.num_pages[~able].sum())
+        return table.behind(num_pinned)
+    return table.take(may_leave(table, spare_newest=spare_newest))

@@ -40,17 +40,12 @@ def thin_out(
     stream, which ids number, so that frames without a time count like any. The first segment has
     no neighbour before it: its gap is as good as endless.
     """
+    size = len(segments)
+    num_past, given = size - num_recent(size), segments.given_pages
     gone, missing = thinning.thin_out(
-        segments.memory,
-        len(segments),
-        len(segments) - num_recent(len(segments)),
-        num_pages,
-        pages=segments.given_pages,
-        worth=worth,
-        vectors=vectors,
-        by_gap=by_gap,
+        segments.memory, size, num_past, num_pages, given, worth, vectors, by_gap
     )
     if not missing:
         return gone
-    left = np.delete(np.arange(len(segments)), gone)
+    left = np.delete(np.arange(size), gone)
     return np.union1d(gone, left[Window().choose(segments.take(left), missing)])
