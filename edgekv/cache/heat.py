@@ -14,7 +14,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.segments import SegmentTable
 from edgekv.native.columns import PageNumbers
 
 HALF_LIFE = 8  # uses after which one counts half
@@ -41,11 +40,14 @@ class PageHeat:
             self._gain = 1.0
         numbers = np.nan_to_num(mass.astype(np.float64), posinf=0.0, neginf=0.0)
         self._pages.add(pages, self._gain * numbers)
+        self._pages.factor = 1 / self._gain
 
-    def of(
-        self,
-        pages: NDArray[np.int32],  # (n,) of segments, in order
-        segments: SegmentTable,  # k; their pages are n
-    ) -> NDArray[np.float64]:
-        """(k,) heat of segments; the newest use of one page counts 1 at most."""
-        return self._pages.of(segments.memory, len(segments), pages, 1 / self._gain)
+    @property
+    def numbers(self) -> PageNumbers:
+        """The heat of each page; the newest use of one counts 1 at most."""
+        return self._pages
+
+    def of(self, segments: bytes, num_segments: int, pages: bytes) -> NDArray[np.float64]:
+        """(num_segments,) heat of segments, the sum over their pages. ``segments`` and ``pages`` as
+        in ``edgekv.native.columns``."""
+        return self._pages.of(segments, num_segments, pages)

@@ -11,13 +11,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.checks import finite, refuse, whole
 from edgekv.types import SegmentKind
+
+if TYPE_CHECKING:
+    from edgekv.cache.heat import PageHeat
+    from edgekv.cache.summaries import FrameSummaries
+    from edgekv.native.columns import PageNumbers, PageRows
 
 KINDS: tuple[SegmentKind, ...] = get_args(SegmentKind)
 KIND_CODES: dict[str, int] = {kind: code for code, kind in enumerate(KINDS)}
@@ -55,26 +60,45 @@ class Segment:
         return int(self.pages.size)
 
 
+class PageColumn(Protocol):
+    """What is known of pages, by segment; exists so that segments need not know of what."""
+
+    def of(self, segments: bytes, num_segments: int, pages: bytes) -> NDArray[Any]:
+        """One number, or one row of numbers, a segment."""
+        ...
+
+
+class Known(NamedTuple):
+    """What a rule may ask of the pages of segments. Read when it is first asked for."""
+
+    pages: bytes  # int32, of all segments, in order
+    summaries: FrameSummaries | None
+    heat: PageHeat | None
+
+
 class SegmentTable:
-    """Segments as columns, oldest first: what retention rules choose from. Copies, free to keep.
+    """Segments as columns, oldest first: what retention rules choose from. Copies, read-only; but
+    ``summaries`` and ``heat`` are of the moment when they are first looked at.
 
     ``index`` numbers frames as their source does (0, 13, 25 when two of 25 a second are taken);
     what counts segments is ``ids``, which grow by one with each that comes.
     """
 
-    __slots__ = ("_dtype", "_heat", "_num_pages", "_rows", "_summaries", "memory")
+    __slots__ = ("_dtype", "_heat", "_num_pages", "_rows", "_summaries", "first", "known", "memory")
 
     def __init__(
         self,
-        memory: bytes,  # n rows
+        memory: bytes,  # rows, of which those from ``first`` on are the table's n
         dtype: np.dtype[np.void],  # of one, as from segment_dtype
+        first: int = 0,
+        known: Known | None = None,
         *,
         summaries: NDArray[np.float32] | None = None,  # (n, width)
         heat: NDArray[np.float64] | None = None,  # (n,)
         num_pages: NDArray[np.int32] | None = None,  # (n,) in place of those of the rows
     ) -> None:
-        # Bytes are far faster to copy, cut and search than an array, which not every rule needs.
-        self.memory, self._dtype = memory, dtype
+        # Bytes are far faster to copy and to search than an array, which not every rule needs.
+        self.memory, self.first, self.known, self._dtype = memory, first, known, dtype
         self._rows: NDArray[np.void] | None = None
         self._summaries, self._heat, self._num_pages = summaries, heat, num_pages
 
@@ -91,21 +115,45 @@ class SegmentTable:
 
     @property
     def rows(self) -> NDArray[np.void]:
-        """(n,) fields as in segment_dtype, read-only."""
+        """(n,) fields as in segment_dtype."""
         if self._rows is None:
-            self._rows = np.frombuffer(self.memory, self._dtype)
+            self._rows = np.frombuffer(self.memory, self._dtype)[self.first :]
         return self._rows
 
     @property
     def codes(self) -> bytes:
         """(n,) ``kinds``, as bytes."""
         size = self._dtype.itemsize
-        return self.memory[size + _KIND_AT :: size]
+        return self.memory[(self.first + 1) * size + _KIND_AT :: size]
+
+    @property
+    def num_all(self) -> int:
+        """Rows in ``memory``, those before ``first`` too."""
+        return len(self.memory) // self._dtype.itemsize
+
+    @property
+    def pages(self) -> bytes | None:
+        """The pages of all rows in ``memory``, int32, where they are known."""
+        return None if self.known is None else self.known.pages
 
     @property
     def given_pages(self) -> NDArray[np.int32] | None:
-        """(n,) ``num_pages`` where they are others than those of ``rows``."""
+        """(n,) ``num_pages`` where they are others than those of the rows."""
         return self._num_pages
+
+    @property
+    def heat_of_pages(self) -> PageNumbers | None:
+        """What ``heat`` is to be summed up from; None where it is there already, or not kept."""
+        if self._heat is not None or self.known is None or self.known.heat is None:
+            return None
+        return self.known.heat.numbers
+
+    @property
+    def rows_of_pages(self) -> PageRows | None:
+        """What ``summaries`` are to be found in; None where they are there already, or not kept."""
+        if self._summaries is not None or self.known is None or self.known.summaries is None:
+            return None
+        return self.known.summaries.rows()
 
     @property
     def ids(self) -> NDArray[np.int64]:
@@ -141,33 +189,41 @@ class SegmentTable:
     def summaries(self) -> NDArray[np.float32]:
         """(n, width) NaN = none; width 0 for rules that need none."""
         if self._summaries is None:
-            return np.empty((len(self), 0), dtype=np.float32)
+            known = self.known
+            if known is None or known.summaries is None:
+                return np.empty((len(self), 0), dtype=np.float32)
+            self._summaries = self._read(known.summaries, known.pages)
         return self._summaries
 
     @property
     def heat(self) -> NDArray[np.float64]:
         """(n,) how much each was looked at; zeros for rules that need none."""
-        return np.zeros(len(self)) if self._heat is None else self._heat
+        if self._heat is None:
+            known = self.known
+            if known is None or known.heat is None:
+                return np.zeros(len(self))
+            self._heat = self._read(known.heat, known.pages)
+        return self._heat
+
+    def _read(self, column: PageColumn, pages: bytes) -> NDArray[Any]:
+        return column.of(self.memory, self.num_all, pages)[self.first :]
 
     def __len__(self) -> int:
-        return len(self.memory) // self._dtype.itemsize
+        return self.num_all - self.first
 
     def take(self, which: NDArray[Any]) -> SegmentTable:
         """The segments that a boolean mask or an index array picks."""
-        return self._cut(self.rows[which].tobytes(), which)
-
-    def behind(self, place: int) -> SegmentTable:
-        """The segments from ``place`` on, without a look at any of them."""
-        return self._cut(self.memory[place * self._dtype.itemsize :], slice(place, None))
-
-    def _cut(self, memory: bytes, which: NDArray[Any] | slice) -> SegmentTable:
         return SegmentTable(
-            memory,
+            self.rows[which].tobytes(),
             self._dtype,
-            summaries=None if self._summaries is None else self._summaries[which],
-            heat=None if self._heat is None else self._heat[which],
+            summaries=self.summaries[which],
+            heat=self.heat[which],
             num_pages=None if self._num_pages is None else self._num_pages[which],
         )
+
+    def behind(self, place: int) -> SegmentTable:
+        """The segments from ``place`` on, of a table whose own are all in ``memory``."""
+        return SegmentTable(self.memory, self._dtype, place, self.known)
 
     def having(
         self,
@@ -180,6 +236,8 @@ class SegmentTable:
         return SegmentTable(
             self.memory,
             self._dtype,
+            self.first,
+            self.known,
             summaries=self._summaries if summaries is None else summaries,
             heat=self._heat if heat is None else heat,
             num_pages=self._num_pages if num_pages is None else num_pages,
@@ -283,6 +341,6 @@ class SegmentList:
         twin._size, twin._next_id = self._size, self._next_id
         return twin
 
-    def table(self) -> SegmentTable:
+    def table(self, known: Known | None = None) -> SegmentTable:
         """All segments as columns."""
-        return SegmentTable(self.rows.tobytes(), self._rows.dtype)
+        return SegmentTable(self.rows.tobytes(), self._rows.dtype, 0, known)

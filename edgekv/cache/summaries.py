@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.segments import FRAME_CODE, SegmentTable
+from edgekv.cache.segments import FRAME_CODE
 from edgekv.config import KVGeometry
 from edgekv.native.columns import PageRows, PageValues
 
@@ -64,27 +64,30 @@ class FrameSummaries:
             )
 
     def read_from(self, read: ReadValues, find: FindValues | None = None) -> None:
-        """Make what is missing of what ``find`` finds or, where that is nothing, ``read`` gives."""
+        """Make what is missing of what ``find`` finds, and its owner keeps, or, where that is
+        nothing, of what ``read`` gives."""
         self._read, self._find, self._found = read, find, _nothing
 
-    def of(
-        self,
-        pages: NDArray[np.int32],  # (n,) of segments, in order
-        segments: SegmentTable,  # k; their pages are n
-    ) -> NDArray[np.float32]:
-        """(k, width) summaries, a copy; NaN for what is no frame, and where nothing can be read."""
-        known, size = self._known, len(segments)
-        if known is None:
-            return np.empty((size, 0), dtype=np.float32)
-        values = self._found() or self._look()
-        rows, missing = known.of(segments.memory, size, pages, values)
+    def rows(self) -> PageRows | None:
+        """The rows, to be made of what is in memory; None until ``keep``."""
+        known = self._known
+        if known is not None:
+            known.make_from(self._found() or self._look())
+        return known
+
+    def of(self, segments: bytes, num_segments: int, pages: bytes) -> NDArray[np.float32]:
+        """(num_segments, width) summaries, a copy; NaN for what is no frame, and where nothing can
+        be read. ``segments`` and ``pages`` as in ``edgekv.native.columns``."""
+        rows = self.rows()
+        if rows is None:
+            return np.empty((num_segments, 0), dtype=np.float32)
+        missing = rows.make(segments, num_segments, pages)
         if missing is not None and self._read is not None:
-            read = self._read(missing.pages)
-            half = read.dtype == np.float16
-            numbers = np.ascontiguousarray(read, np.float16 if half else np.float32)
-            known.make(segments.memory, size, missing, PageValues(numbers))
-            rows, _ = known.of(segments.memory, size, pages, values)
-        return rows
+            values = self._read(missing.pages)
+            half = values.dtype == np.float16
+            numbers = np.ascontiguousarray(values, np.float16 if half else np.float32)
+            rows.fill(segments, num_segments, missing, PageValues(numbers))
+        return rows.of(segments, num_segments, pages)
 
     def _look(self) -> PageValues | None:
         values = None if self._find is None else self._find()

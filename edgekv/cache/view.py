@@ -19,7 +19,7 @@ from edgekv.cache.layout import Layout
 from edgekv.cache.lineage import Lineage
 from edgekv.cache.pool import PoolState
 from edgekv.cache.reserve import Reserve
-from edgekv.cache.segments import FRAME_CODE, Segment, SegmentTable
+from edgekv.cache.segments import FRAME_CODE, Known, Segment, SegmentTable
 from edgekv.cache.snapshot import SequenceSnapshot, frozen
 from edgekv.cache.state import SequenceState
 from edgekv.cache.table import PageTable
@@ -113,14 +113,14 @@ class SequenceView:
     def segment_table(self, *, summaries: bool = False, heat: bool = False) -> SegmentTable:
         """All segments as columns, oldest first: what retention rules read, with ``summaries`` and
         ``heat`` for those that need them."""
-        table = self._layout.segments.table()
+        known = None
         if summaries or heat:
-            pages, pool = self._layout.table.page_ids, self._pool
-            table = table.having(
-                summaries=pool.summaries.of(pages, table) if summaries else None,
-                heat=pool.heat.of(pages, table) if heat else None,
+            known = Known(
+                self._layout.table.page_ids.tobytes(),
+                self._pool.summaries if summaries else None,
+                self._pool.heat if heat else None,
             )
-        return table
+        return self._layout.segments.table(known)
 
     @property
     def num_frames(self) -> int:

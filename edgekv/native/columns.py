@@ -2,10 +2,10 @@
 
 A page that was taken anew since something was known of it holds something else: nothing is known of
 it then, and nobody has to say so (``Ledger.times_taken``).
-Owns: the numbers, a row for every page, and the binding of ``edgekv_sum_pages``,
-    ``edgekv_first_rows`` and ``edgekv_mean_rows`` (plugins/cpu/columns.h).
+Owns: the numbers, a row for every page, and the binding of plugins/cpu/columns.h.
 Does not know: what is known of pages, and what for. ``segments`` are rows of ``segment_dtype``, as
-    bytes: a native call takes those as they are; where an array is must be found out.
+    bytes, and ``pages`` their pages, int32, as bytes: a native call takes those as they are; where
+    an array is must be found out.
 """
 
 from __future__ import annotations
@@ -22,30 +22,58 @@ from edgekv.uncopied import uncopied
 
 _P, _N = ctypes.c_void_p, ctypes.c_int64
 _DTYPES = ("f4", "f2", "u2", "i1")  # as ``EdgekvValues`` numbers them
+_SEGMENTS = [_P, _N, _N, _P]
 
 
-class _Since(ctypes.Structure):
-    """``EdgekvSince``."""
+class _Numbers(ctypes.Structure):
+    """``EdgekvNumbers``."""
 
-    _fields_ = (("times_taken", _P), ("known", _P))
+    _fields_ = (("times_taken", _P), ("known", _P), ("numbers", _P), ("factor", ctypes.c_double))
+    factor: float
+
+
+class _Values(ctypes.Structure):
+    """``EdgekvValues``."""
+
+    _fields_ = (
+        ("numbers", _P),
+        ("scales", _P),
+        *((name, _N) for name in ("dtype", "num_heads", "page_size", "head_dim")),
+    )
+
+
+class _Rows(ctypes.Structure):
+    """``EdgekvRows``."""
+
+    _fields_ = (
+        *((name, _P) for name in ("times_taken", "known", "rows")),
+        *((name, _N) for name in ("width", "num_axes", "frame_kind")),
+        ("values", _P),
+    )
+    values: int | None
 
 
 @uncopied("native calls know where it is")
 class PageNumbers:
-    """A number for every page of a pool, 0 at first; a segment's is the sum over its pages."""
+    """A number for every page of a pool, 0 at first; a segment's is the sum over its pages, times
+    ``factor``."""
 
     def __init__(self, times_taken: NDArray[np.int64]) -> None:  # (num_pages,) of the ledger
-        num_pages = times_taken.size
-        self.numbers = np.zeros(num_pages, dtype=np.float64)
+        self.numbers = np.zeros(times_taken.size, dtype=np.float64)  # (num_pages,)
         self._times_taken = times_taken
-        self._known = np.full(num_pages, -1, dtype=np.int64)
-        self._since = _Since(address(times_taken), address(self._known))
-        self._since_at = ctypes.addressof(self._since)
-        self._sums = np.empty(num_pages, dtype=np.float64)  # scratch
-        self._numbers_at, self._sums_at = address(self.numbers), address(self._sums)
-        self._sum_pages = native_call(
-            "sum_pages", [_P, _N, _N, _P, _P, _P, ctypes.c_double, _P], None
-        )
+        self._known = np.full(times_taken.size, -1, dtype=np.int64)
+        arrays = (times_taken, self._known, self.numbers)
+        self._state = _Numbers(*(address(array) for array in arrays), 1.0)
+        self.at = ctypes.addressof(self._state)
+        self._sum_pages = native_call("sum_pages", [*_SEGMENTS, _P, _P], None)
+
+    @property
+    def factor(self) -> float:
+        return self._state.factor
+
+    @factor.setter
+    def factor(self, factor: float) -> None:
+        self._state.factor = factor
 
     def add(
         self,
@@ -58,36 +86,12 @@ class PageNumbers:
         self._known[pages] = times_taken
         self.numbers[pages] += amounts
 
-    def of(
-        self,
-        segments: bytes,
-        num_segments: int,
-        pages: NDArray[np.int32],  # (n,) of the segments, in order
-        factor: float,
-    ) -> NDArray[np.float64]:
+    def of(self, segments: bytes, num_segments: int, pages: bytes) -> NDArray[np.float64]:
         """(num_segments,) sums, times ``factor``."""
-        self._sum_pages(
-            segments,
-            len(segments) // max(num_segments, 1),
-            num_segments,
-            pages.tobytes(),
-            self._since_at,
-            self._numbers_at,
-            factor,
-            self._sums_at,
-        )
-        sums: NDArray[np.float64] = self._sums[:num_segments].copy()
-        return sums
-
-
-class _Values(ctypes.Structure):
-    """``EdgekvValues``."""
-
-    _fields_ = (
-        ("numbers", _P),
-        ("scales", _P),
-        *((name, _N) for name in ("dtype", "num_heads", "page_size", "head_dim")),
-    )
+        out = np.empty(num_segments, dtype=np.float64)
+        size = len(segments) // max(num_segments, 1)
+        self._sum_pages(segments, size, num_segments, pages, self.at, address(out))
+        return out
 
 
 @uncopied("native calls know where it is")
@@ -111,14 +115,7 @@ class PageValues:
             *numbers.shape[1:],
         )
         self.at = ctypes.addressof(self._state)
-        self._width = numbers.shape[1] * numbers.shape[3]
-
-    def check_width(self, width: int) -> None:
-        """Raise ValueError unless Hk * D is ``width``."""
-        if self._width != width:
-            raise ValueError(
-                f"values must have Hk * D = {width} numbers a token, got {self._width}"
-            )
+        self.width = numbers.shape[1] * numbers.shape[3]
 
 
 class Missing(NamedTuple):
@@ -139,75 +136,75 @@ class PageRows:
         width: int,  # > 0
         *,
         num_axes: int,  # position axes, which say where in a segment its kind is
-        frame_kind: int,
+        frame_kind: int,  # what has rows
     ) -> None:
         num_pages = times_taken.size
+        self.width = width
         self._rows = np.zeros((num_pages, width), dtype=np.float32)
-        self._times_taken = times_taken
         self._known = np.full(num_pages, -1, dtype=np.int64)
-        self._since = _Since(address(times_taken), address(self._known))
-        self._since_at = ctypes.addressof(self._since)
-        self._width, self._num_axes, self._frame_kind = width, num_axes, frame_kind
-        self._places = np.empty(num_pages, dtype=np.int64)  # scratch
-        self._pages = np.empty(num_pages, dtype=np.int32)  # scratch
-        self._num_pages = ctypes.c_int64()
-        self._rows_at = address(self._rows)
-        self._scratch_at = (
-            address(self._places),
-            address(self._pages),
-            ctypes.addressof(self._num_pages),
-        )
-        self._first_rows = native_call(
-            "first_rows", [_P, *[_N] * 3, *[_P] * 4, _N, ctypes.c_int32, *[_P] * 4], _N
-        )
-        self._mean_rows = native_call("mean_rows", [_P, _N, _P, _N, _P, _P, _P, _P], None)
+        self._times_taken = times_taken
+        arrays = (times_taken, self._known, self._rows)
+        at = (address(array) for array in arrays)
+        self._state = _Rows(*at, width, num_axes, frame_kind, None)
+        self.at = ctypes.addressof(self._state)
+        self._make_rows = native_call("make_rows", [*_SEGMENTS, *[_P] * 4], _N)
+        self._mean_rows = native_call("mean_rows", [_P, _N, _P, _N, _P, _P, _P], None)
+        self._copy_rows = native_call("copy_rows", [*_SEGMENTS, _P, _P], None)
 
-    def of(
-        self,
-        segments: bytes,
-        num_segments: int,
-        pages: NDArray[np.int32],  # (n,) of the segments, in order
-        values: PageValues | None,  # of the pool, where they are in memory
-    ) -> tuple[NDArray[np.float32], Missing | None]:
-        """(num_segments, width) rows, a copy, NaN where none is known; those of frames are made
-        from ``values`` if need be. And what is missing still."""
+    def make_from(self, values: PageValues | None) -> None:
+        """Make rows of these values of the pool, which the caller keeps as long as rows are made;
+        None: they are not in memory."""
         if values is not None:
-            values.check_width(self._width)
-        out = np.empty((num_segments, self._width), dtype=np.float32)
-        num_missing = self._first_rows(
+            self._check_width(values)
+        self._state.values = None if values is None else values.at
+
+    def make(self, segments: bytes, num_segments: int, pages: bytes) -> Missing | None:
+        """Make the rows of frames that have none: what is missing still."""
+        places = np.empty(num_segments, dtype=np.int64)
+        found = np.empty(len(pages) // 4, dtype=np.int32)
+        num_pages = _N()
+        num_missing = self._make_rows(
             segments,
             len(segments) // max(num_segments, 1),
-            self._num_axes,
             num_segments,
-            pages.tobytes(),
-            None if values is None else values.at,
-            self._since_at,
-            self._rows_at,
-            self._width,
-            self._frame_kind,
-            address(out),
-            *self._scratch_at,
+            pages,
+            self.at,
+            address(places),
+            address(found),
+            ctypes.addressof(num_pages),
         )
         if not num_missing:
-            return out, None
-        return out, Missing(self._places[:num_missing], self._pages[: self._num_pages.value])
+            return None
+        return Missing(places[:num_missing], found[: num_pages.value])
 
-    def make(
+    def fill(
         self,
         segments: bytes,
         num_segments: int,
         missing: Missing,
         values: PageValues,  # of ``missing.pages``, in this order
     ) -> None:
-        """Make the rows that ``of`` has just said are missing."""
-        values.check_width(self._width)
+        """Make the rows that are missing."""
+        self._check_width(values)
         self._mean_rows(
             segments,
             len(segments) // max(num_segments, 1),
             missing.places.tobytes(),
             missing.places.size,
             missing.pages.tobytes(),
+            self.at,
             values.at,
-            self._since_at,
-            self._rows_at,
         )
+
+    def of(self, segments: bytes, num_segments: int, pages: bytes) -> NDArray[np.float32]:
+        """(num_segments, width) rows, a copy; NaN where none is known."""
+        out = np.empty((num_segments, self.width), dtype=np.float32)
+        size = len(segments) // max(num_segments, 1)
+        self._copy_rows(segments, size, num_segments, pages, self.at, address(out))
+        return out
+
+    def _check_width(self, values: PageValues) -> None:
+        if values.width != self.width:
+            raise ValueError(
+                f"values must have Hk * D = {self.width} numbers a token, got {values.width}"
+            )

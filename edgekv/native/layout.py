@@ -97,8 +97,8 @@ class LayoutDropper:
         shifts and ``next_position`` are lowered by the spans that have left before it.
 
         What is left, the pages (n,) that were taken out, in order, a view until the next time, and
-        how many frames. With ``save`` it can be undone. Raises ValueError for unknown or repeated ids, CacheError for one
-        of the pinned kind.
+        how many frames. With ``save`` it can be undone. Raises ValueError for unknown or repeated
+        ids, CacheError for one of the pinned kind.
         """
         if ids.dtype is not _INT64:
             if ids.dtype.kind not in "iu":

@@ -10,14 +10,15 @@ namespace {
 
 using edgekv::Brain;
 using edgekv::Half;
+using edgekv::row_of;
 using edgekv::to_float;
 
 const EdgekvSegment& at(const unsigned char* segments, int64_t segment_bytes, int64_t place) {
   return *reinterpret_cast<const EdgekvSegment*>(segments + place * segment_bytes);
 }
 
-bool is_known(const EdgekvSince& since, int32_t page) {
-  return since.known[page] == since.times_taken[page];
+bool has_row(const EdgekvRows& rows, const EdgekvSegment& segment) {
+  return reinterpret_cast<const int8_t*>(&segment + 1)[rows.num_axes * 4] == rows.frame_kind;
 }
 
 template <class T>
@@ -32,72 +33,77 @@ void add_tokens(const EdgekvValues& values, int64_t page, int64_t num_tokens, fl
   }
 }
 
-// The mean over num_tokens tokens that fill page_of(0), page_of(1), ... one after another.
+// The row of page `first` is the mean over num_tokens tokens, which fill pages page_of(0), page_of(1),
+// ... of `values` one after another.
 template <class PageOf>
-void mean_row(const EdgekvValues& values, int64_t num_tokens, const PageOf& page_of, float* row) {
-  const int64_t width = values.num_heads * values.head_dim;
+void make_row(const EdgekvRows& rows, int32_t first, int64_t num_tokens, const EdgekvValues& values,
+              const PageOf& page_of) {
   constexpr decltype(&add_tokens<float>) kAdd[] = {add_tokens<float>, add_tokens<Half>,
                                                    add_tokens<Brain>, add_tokens<int8_t>};
-  std::fill(row, row + width, 0.f);
+  float* row = rows.rows + first * rows.width;
+  std::fill(row, row + rows.width, 0.f);
   for (int64_t i = 0, left = num_tokens; left > 0; ++i, left -= values.page_size)
     kAdd[values.dtype](values, page_of(i), std::min(values.page_size, left), row);
-  for (int64_t d = 0; d < width; ++d) row[d] /= static_cast<float>(num_tokens);
+  for (int64_t d = 0; d < rows.width; ++d) row[d] /= static_cast<float>(num_tokens);
+  rows.known[first] = rows.times_taken[first];
 }
 
 }  // namespace
 
 void edgekv_sum_pages(const unsigned char* segments, int64_t segment_bytes, int64_t n,
-                      const int32_t* pages, const EdgekvSince* since, const double* numbers,
-                      double factor, double* out) {
+                      const int32_t* pages, const EdgekvNumbers* known, double* out) {
   for (int64_t place = 0; place < n; ++place) {
     double sum = 0;
     for (int64_t i = at(segments, segment_bytes, place).num_pages; i > 0; --i, ++pages)
-      if (is_known(*since, *pages)) sum += numbers[*pages];
-    out[place] = sum * factor;
+      if (known->known[*pages] == known->times_taken[*pages]) sum += known->numbers[*pages];
+    out[place] = sum * known->factor;
   }
 }
 
-int64_t edgekv_first_rows(const unsigned char* segments, int64_t segment_bytes, int64_t num_axes,
-                          int64_t n, const int32_t* pages, const EdgekvValues* values,
-                          const EdgekvSince* since, float* rows, int64_t width, int32_t frame_kind,
-                          float* out, int64_t* missing, int32_t* missing_pages,
-                          int64_t* num_pages) {
-  const int32_t* const first_missing = missing_pages;
+int64_t edgekv_make_rows(const unsigned char* segments, int64_t segment_bytes, int64_t n,
+                         const int32_t* pages, const EdgekvRows* rows, int64_t* missing,
+                         int32_t* missing_pages, int64_t* num_pages) {
   int64_t num_missing = 0;
+  *num_pages = 0;
   for (int64_t place = 0; place < n; ++place) {
     const EdgekvSegment& segment = at(segments, segment_bytes, place);
-    float* row = rows + pages[0] * width;
-    const auto* kind = reinterpret_cast<const int8_t*>(&segment + 1) + num_axes * 4;
-    if (*kind == frame_kind && !is_known(*since, pages[0])) {
-      if (values) {
-        mean_row(*values, segment.num_tokens, [&](int64_t i) { return pages[i]; }, row);
-        since->known[pages[0]] = since->times_taken[pages[0]];
+    if (has_row(*rows, segment) && !row_of(*rows, pages[0])) {
+      if (rows->values) {
+        make_row(*rows, pages[0], segment.num_tokens, *rows->values,
+                 [&](int64_t i) { return pages[i]; });
       } else {
-        missing[num_missing++] = place;
-        missing_pages = std::copy(pages, pages + segment.num_pages, missing_pages);
+        if (missing) {
+          missing[num_missing] = place;
+          std::copy(pages, pages + segment.num_pages, missing_pages + *num_pages);
+        }
+        ++num_missing;
+        *num_pages += segment.num_pages;
       }
     }
-    if (is_known(*since, pages[0]))
-      std::copy(row, row + width, out + place * width);
-    else
-      std::fill_n(out + place * width, width, std::numeric_limits<float>::quiet_NaN());
     pages += segment.num_pages;
   }
-  *num_pages = missing_pages - first_missing;
   return num_missing;
 }
 
 void edgekv_mean_rows(const unsigned char* segments, int64_t segment_bytes, const int64_t* places,
-                      int64_t n, const int32_t* pages, const EdgekvValues* values,
-                      const EdgekvSince* since, float* rows) {
-  const int64_t width = values->num_heads * values->head_dim;
+                      int64_t m, const int32_t* pages, const EdgekvRows* rows,
+                      const EdgekvValues* values) {
   int64_t done = 0;  // pages
-  for (int64_t i = 0; i < n; ++i) {
+  for (int64_t i = 0; i < m; ++i) {
     const EdgekvSegment& segment = at(segments, segment_bytes, places[i]);
-    const int32_t first = pages[done];
-    mean_row(*values, segment.num_tokens, [&](int64_t page) { return done + page; },
-             rows + first * width);
-    since->known[first] = since->times_taken[first];
+    make_row(*rows, pages[done], segment.num_tokens, *values,
+             [&](int64_t page) { return done + page; });
     done += segment.num_pages;
+  }
+}
+
+void edgekv_copy_rows(const unsigned char* segments, int64_t segment_bytes, int64_t n,
+                      const int32_t* pages, const EdgekvRows* rows, float* out) {
+  for (int64_t place = 0; place < n; ++place, out += rows->width) {
+    if (const float* row = row_of(*rows, pages[0]))
+      std::copy(row, row + rows->width, out);
+    else
+      std::fill_n(out, rows->width, std::numeric_limits<float>::quiet_NaN());
+    pages += at(segments, segment_bytes, place).num_pages;
   }
 }

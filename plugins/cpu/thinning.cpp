@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <new>
-#include <numeric>
 #include <vector>
 
 #include "layout.h"
@@ -15,30 +14,78 @@ constexpr double kEndless = 1e6;  // segments
 
 struct Call {
   const unsigned char* segments;
-  int64_t segment_bytes, num_segments, num_past;
+  int64_t segment_bytes, num_segments;
   const int32_t* pages;
+  int64_t first, num_past;
+  const int32_t* given;
   const double* worth;
+  const EdgekvNumbers* heat;
   const float* vectors;
   int64_t width;
-  bool by_gap;
+  const EdgekvRows* rows;
+};
+
+// What is offered: places count from the first offered one.
+class Offer {
+ public:
+  explicit Offer(const Call& call)
+      : call_(call), size_(call.num_segments - call.first), pages_(call.pages ? size_ : 0) {
+    const int32_t* page = call.pages;
+    for (int64_t place = -call.first; page && place < size_; ++place) {
+      if (place >= 0) pages_[place] = page;
+      page += segment(place).num_pages;
+    }
+  }
+
+  int64_t size() const { return size_; }
+  int64_t num_past() const { return call_.num_past; }
+  int64_t id(int64_t place) const { return segment(place).id; }
+  int64_t num_pages(int64_t place) const {
+    return call_.given ? call_.given[place] : segment(place).num_pages;
+  }
+  // What a segment is worth whatever becomes of the others.
+  double worth(int64_t place) const {
+    double worth = call_.worth ? call_.worth[place] : 1, heat = 1;
+    if (call_.heat)
+      edgekv_sum_pages(row(place), call_.segment_bytes, 1, pages_[place], call_.heat, &heat);
+    return worth * heat;
+  }
+  bool has_vectors() const { return call_.vectors || call_.rows; }
+  int64_t width() const { return call_.vectors ? call_.width : call_.rows->width; }
+  const float* vector(int64_t place) const {  // null: none
+    if (call_.vectors) return call_.vectors + place * call_.width;
+    return edgekv::row_of(*call_.rows, pages_[place][0]);
+  }
+
+ private:
+  const unsigned char* row(int64_t place) const {
+    return call_.segments + (call_.first + place) * call_.segment_bytes;
+  }
+  const EdgekvSegment& segment(int64_t place) const {
+    return *reinterpret_cast<const EdgekvSegment*>(row(place));
+  }
+
+  const Call& call_;
+  const int64_t size_;
+  std::vector<const int32_t*> pages_;  // of each
 };
 
 // How far apart the neighbours of each segment stand, counted in ids, while segments leave.
 class Gaps {
  public:
-  explicit Gaps(const Call& call) : call_(call), links_(call.num_segments) {
-    for (int64_t i = 0; i < call.num_segments; ++i) links_[i] = {i - 1, i + 1};
+  explicit Gaps(const Offer& offer) : offer_(offer), links_(offer.size()) {
+    for (int64_t i = 0; i < offer.size(); ++i) links_[i] = {i - 1, i + 1};
   }
 
   double width(int64_t place) const {
     const Link& link = links_[place];
-    if (link.before < 0 || link.after >= call_.num_segments) return kEndless;
-    return std::min(static_cast<double>(id(link.after) - id(link.before)), kEndless);
+    if (link.before < 0 || link.after >= offer_.size()) return kEndless;
+    return std::min(static_cast<double>(offer_.id(link.after) - offer_.id(link.before)), kEndless);
   }
   void close_up(int64_t place) {
     const Link link = links_[place];
     if (link.before >= 0) links_[link.before].after = link.after;
-    if (link.after < call_.num_segments) links_[link.after].before = link.before;
+    if (link.after < offer_.size()) links_[link.after].before = link.before;
   }
 
  private:
@@ -46,42 +93,46 @@ class Gaps {
     int64_t before, after;
   };
 
-  int64_t id(int64_t place) const {
-    return reinterpret_cast<const EdgekvSegment*>(call_.segments + place * call_.segment_bytes)->id;
-  }
-
-  const Call& call_;
+  const Offer& offer_;
   std::vector<Link> links_;
 };
 
 // In double precision, whose sum is the same in any order as far as a float shows: every machine
-// chooses alike.
-float dot(const float* a, const float* b, int64_t width) {
+// chooses alike. Lanes, so that it can be computed by vectors.
+float dot(const double* a, const double* b, int64_t width) {
   constexpr int kLanes = 8;
-  double sums[kLanes] = {}, rest = 0;
+  double sums[kLanes] = {}, sum = 0;
   int64_t i = 0;
   for (; i + kLanes <= width; i += kLanes)
-    for (int lane = 0; lane < kLanes; ++lane)
-      sums[lane] += static_cast<double>(a[i + lane]) * b[i + lane];
-  for (; i < width; ++i) rest += static_cast<double>(a[i]) * b[i];
-  return static_cast<float>(std::accumulate(sums, sums + kLanes, rest));
+    for (int lane = 0; lane < kLanes; ++lane) sums[lane] += a[i + lane] * b[i + lane];
+  for (; i < width; ++i) sum += a[i] * b[i];
+  for (const double part : sums) sum += part;
+  return static_cast<float>(sum);
 }
 
 // How far each segment's vector is from the nearest other one that is still there, 1 - cosine.
 class Nearest {
  public:
-  explicit Nearest(const Call& call)
-      : num_segments_(call.vectors ? call.num_segments : 0),
+  explicit Nearest(const Offer& offer)
+      : num_segments_(offer.has_vectors() ? offer.size() : 0),
         norms_(num_segments_),
         products_(num_segments_ * num_segments_),
         found_(num_segments_) {
+    if (!num_segments_) return;
+    const int64_t width = offer.width();
+    std::vector<double> wide(num_segments_ * width);
     for (int64_t i = 0; i < num_segments_; ++i) {
-      const float* vector = call.vectors + i * call.width;
-      const float norm = std::sqrt(dot(vector, vector, call.width));
-      norms_[i] = norm > 0 ? norm : 0;  // NaN: no vector
-      for (int64_t j = 0; norms_[i] && j < i; ++j)
-        products_[i * num_segments_ + j] = products_[j * num_segments_ + i] =
-            norms_[j] ? dot(vector, call.vectors + j * call.width, call.width) : 0;
+      const float* vector = offer.vector(i);
+      if (!vector) continue;
+      double* own = wide.data() + i * width;
+      std::copy(vector, vector + width, own);
+      const float norm = std::sqrt(dot(own, own, width));
+      if (!(norm > 0)) continue;  // NaN: no vector
+      norms_[i] = norm;
+      for (int64_t j = 0; j < std::min(i, offer.num_past()); ++j)  // what stays is not rated
+        if (norms_[j])
+          products_[i * num_segments_ + j] = products_[j * num_segments_ + i] =
+              dot(own, wide.data() + j * width, width);
     }
   }
 
@@ -116,23 +167,21 @@ class Nearest {
 
 class Thinning {
  public:
-  explicit Thinning(const Call& call)
-      : call_(call), here_(call.num_segments, 1), gaps_(call), nearest_(call) {}
+  explicit Thinning(const Offer& offer, bool by_gap)
+      : offer_(offer), by_gap_(by_gap), here_(offer.size(), 1), gaps_(offer), nearest_(offer) {}
 
-  int64_t pages(int64_t place) const {
-    if (call_.pages) return call_.pages[place];
-    const unsigned char* segment = call_.segments + place * call_.segment_bytes;
-    return reinterpret_cast<const EdgekvSegment*>(segment)->num_pages;
-  }
   bool is_here(int64_t place) const { return here_[place]; }
-  double rate(int64_t place) {
-    double rating = call_.worth ? call_.worth[place] : 1;
-    if (call_.vectors) {
-      if (!nearest_.norm(place)) return -1;  // without a vector: before all others
-      rating *= nearest_.distance(place, here_) * nearest_.norm(place);
+  // The lowest rated of the past, of equals the oldest; -1 if nothing is left to leave.
+  int64_t lowest() {
+    int64_t found = -1;
+    double least = 0;
+    for (int64_t place = 0; place < offer_.num_past(); ++place) {
+      // Pages that forks hold too come free only with the forks: those cannot be given back.
+      if (!here_[place] || !offer_.num_pages(place)) continue;
+      const double rating = rate(place);
+      if (found < 0 || rating < least) found = place, least = rating;
     }
-    if (call_.by_gap) rating *= gaps_.width(place);
-    return rating == rating ? rating : -1;  // no number: as good as nothing
+    return found;
   }
   void forget(int64_t place) {
     here_[place] = 0;
@@ -140,46 +189,45 @@ class Thinning {
   }
 
  private:
-  const Call& call_;
+  double rate(int64_t place) {
+    double rating = offer_.worth(place);
+    if (offer_.has_vectors()) {
+      if (!nearest_.norm(place)) return -1;  // without a vector: before all others
+      rating *= nearest_.distance(place, here_) * nearest_.norm(place);
+    }
+    if (by_gap_) rating *= gaps_.width(place);
+    return rating == rating ? rating : -1;  // no number: as good as nothing
+  }
+
+  const Offer& offer_;
+  const bool by_gap_;
   std::vector<char> here_;
   Gaps gaps_;
   Nearest nearest_;
 };
 
-// The lowest rated of the past, of equals the oldest; -1 if nothing is left to leave.
-int64_t lowest(Thinning& thinning, int64_t num_past) {
-  int64_t found = -1;
-  double least = 0;
-  for (int64_t place = 0; place < num_past; ++place) {
-    // Pages that forks hold too come free only with the forks: those cannot be given back.
-    if (!thinning.is_here(place) || !thinning.pages(place)) continue;
-    const double rating = thinning.rate(place);
-    if (found < 0 || rating < least) found = place, least = rating;
-  }
-  return found;
-}
-
-// Returns the pages that could not be given back.
-int64_t run(Thinning& thinning, int64_t num_past, int64_t num_pages) {
-  while (num_pages > 0) {
-    const int64_t place = lowest(thinning, num_past);
-    if (place < 0) break;
-    num_pages -= thinning.pages(place);
-    thinning.forget(place);
-  }
-  return std::max<int64_t>(num_pages, 0);
-}
-
 }  // namespace
 
 int64_t edgekv_thin_out(const unsigned char* segments, int64_t segment_bytes, int64_t num_segments,
-                        int64_t num_past, const int32_t* pages, const double* worth,
-                        const float* vectors, int64_t width, int32_t by_gap, int64_t num_pages,
-                        int64_t* gone, int64_t* missing) try {
-  const Call call{segments, segment_bytes, num_segments, num_past,   pages,
-                  worth,    vectors,       width,        by_gap != 0};
-  Thinning thinning(call);
-  *missing = run(thinning, num_past, num_pages);
+                        const int32_t* pages, int64_t first, int64_t num_past,
+                        const int32_t* given, const double* worth, const EdgekvNumbers* heat,
+                        const float* vectors, int64_t width, const EdgekvRows* rows, int32_t by_gap,
+                        int64_t num_pages, int64_t* gone, int64_t* missing) try {
+  int64_t unread;
+  if (rows && edgekv_make_rows(segments, segment_bytes, num_segments, pages, rows, nullptr, nullptr,
+                               &unread))
+    return -2;
+  const Call call{segments, segment_bytes, num_segments, pages, first, num_past,
+                  given,    worth,         heat,         vectors, width, rows};
+  const Offer offer(call);
+  Thinning thinning(offer, by_gap);
+  while (num_pages > 0) {
+    const int64_t place = thinning.lowest();
+    if (place < 0) break;
+    num_pages -= offer.num_pages(place);
+    thinning.forget(place);
+  }
+  *missing = std::max<int64_t>(num_pages, 0);
   int64_t num_gone = 0;
   for (int64_t place = 0; place < num_past; ++place)
     if (!thinning.is_here(place)) gone[num_gone++] = place;

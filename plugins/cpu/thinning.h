@@ -6,18 +6,22 @@
 
 #include <cstdint>
 
+#include "columns.h"
+
 extern "C" {
 
-// `segments` (num_segments, segment_bytes), see layout.h; only the first num_past may leave. `pages`
-// (num_segments,) that each gives back, or null: all that it has. A rating is the product of `worth`
-// (num_segments,), or null; of norm and distance of the `vectors` (num_segments, width), or null; and of
-// the gap that is left behind, if by_gap.
+// Of num_segments `segments` (see columns.h, also for `pages`) those from place `first` on are offered, n
+// of them, and only the first num_past of these may leave. What follows counts from `first`: `given` (n,)
+// pages that each gives back, or null: all that it has. A rating is the product of what is not null:
+// `worth` (n,); the sums of `heat`; norm and distance of the vectors, which are `vectors` (n, width) or
+// `rows`; and of the gap that is left behind, if by_gap. Heat and rows need `pages`, which else is null.
 //
-// Writes the places of those that leave for num_pages, ascending, to `gone`, which has room for
-// num_past of them. Returns how many, -1 without memory; `missing` gets the pages that they do not
-// give back.
+// Writes the places of those that leave for num_pages, ascending, to `gone` (num_past,). Returns how many;
+// -1 without memory; -2 if rows are missing whose values are not in memory. `missing` gets the pages that
+// they do not give back.
 __attribute__((visibility("default"))) int64_t edgekv_thin_out(
-    const unsigned char* segments, int64_t segment_bytes, int64_t num_segments, int64_t num_past,
-    const int32_t* pages, const double* worth, const float* vectors, int64_t width,
-    int32_t by_gap, int64_t num_pages, int64_t* gone, int64_t* missing);
+    const unsigned char* segments, int64_t segment_bytes, int64_t num_segments,
+    const int32_t* pages, int64_t first, int64_t num_past, const int32_t* given,
+    const double* worth, const EdgekvNumbers* heat, const float* vectors, int64_t width,
+    const EdgekvRows* rows, int32_t by_gap, int64_t num_pages, int64_t* gone, int64_t* missing);
 }

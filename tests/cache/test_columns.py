@@ -47,72 +47,81 @@ def test_rows_are_means_of_frames_whatever_the_pool_holds(dtype: KVDtype, num_ax
     in_memory, num_made = PageValues(numbers, scales), 0
     for seed in range(40):
         table, pages = drawn(seed, num_axes)
-        at = np.split(pages, np.cumsum(table.num_pages)[:-1]) if len(table) else []
+        own = np.split(pages, np.cumsum(table.num_pages)[:-1]) if len(table) else []
+        segments = (table.memory, len(table))
         found, read = (
             PageRows(UNTAKEN, HEADS * DIM, num_axes=num_axes, frame_kind=FRAME_CODE)
             for _ in range(2)
         )
-        rows, missing = found.of(table.memory, len(table), pages, in_memory)
-        assert missing is None
-        _, missing = read.of(table.memory, len(table), pages, None)
+        found.make_from(in_memory)
+        assert found.make(*segments, pages.tobytes()) is None
         frames = np.flatnonzero(table.kinds == FRAME_CODE)
+        missing = read.make(*segments, pages.tobytes())
         assert (missing is None) == (frames.size == 0)
         if missing is not None:
             assert missing.places.tolist() == frames.tolist()
-            assert missing.pages.tolist() == [page for k in frames for page in at[k]]
-            copied = PageValues(np.ascontiguousarray(wide[missing.pages].astype(np.float32)))
-            read.make(table.memory, len(table), missing, copied)
-        again, missing = read.of(table.memory, len(table), pages, None)
-        assert missing is None
-        for k, own in enumerate(at):
+            assert missing.pages.tolist() == [page for k in frames for page in own[k]]
+            copied = np.ascontiguousarray(wide[missing.pages].astype(np.float32))
+            read.fill(*segments, missing, PageValues(copied))
+            assert read.make(*segments, pages.tobytes()) is None
+        for k, held in enumerate(own):
             wanted = np.full(HEADS * DIM, np.nan)
             if k in frames:
-                wanted = mean(wide, own, int(table.num_tokens[k]))
+                wanted = mean(wide, held, int(table.num_tokens[k]))
                 num_made += 1
-            for made in (rows, again):
-                np.testing.assert_allclose(made[k], wanted, rtol=1e-5, atol=1e-6)
+            for made in (found, read):
+                row = made.of(*segments, pages.tobytes())[k]
+                np.testing.assert_allclose(row, wanted, rtol=1e-5, atol=1e-6)
     assert num_made > 50
 
 
 def test_a_row_is_made_once() -> None:
     table, pages = drawn(3, 1)
     values = np.ones((NUM_PAGES, HEADS, PAGE_SIZE, DIM), np.float32)
-    known = PageRows(UNTAKEN, HEADS * DIM, num_axes=1, frame_kind=FRAME_CODE)
-    first = known.of(table.memory, len(table), pages, PageValues(values))[0]
-    assert np.nansum(first) > 0
-    values[:] = 2
-    second = known.of(table.memory, len(table), pages, PageValues(values))[0]
-    np.testing.assert_array_equal(first, second)
+    rows = PageRows(UNTAKEN, HEADS * DIM, num_axes=1, frame_kind=FRAME_CODE)
+    held = PageValues(values)
+    rows.make_from(held)
+    found = []
+    for _ in range(2):
+        rows.make(table.memory, len(table), pages.tobytes())
+        found.append(rows.of(table.memory, len(table), pages.tobytes()))
+        values[:] = 2
+    assert np.nansum(found[0]) > 0
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_numbers_are_summed_up_by_segment(seed: int) -> None:
     table, pages = drawn(seed, 1)
-    known = PageNumbers(np.zeros(NUM_PAGES, np.int64))
-    known.add(np.arange(NUM_PAGES, dtype=np.int32), np.arange(NUM_PAGES, dtype=np.float64))
+    numbers = PageNumbers(UNTAKEN)
+    numbers.add(np.arange(NUM_PAGES, dtype=np.int32), np.arange(NUM_PAGES, dtype=np.float64))
+    numbers.factor = 0.5
     parts = np.split(pages, np.cumsum(table.num_pages)[:-1]) if len(table) else []
-    sums = known.of(table.memory, len(table), pages, 0.5)
+    sums = numbers.of(table.memory, len(table), pages.tobytes())
     assert sums.tolist() == [part.sum() / 2 for part in parts]
 
 
 def test_of_pages_that_were_taken_anew_nothing_is_known() -> None:
     table, pages = drawn(3, 1)
+    segments = (table.memory, len(table), pages.tobytes())
     taken = np.zeros(NUM_PAGES, np.int64)
-    values = np.ones((NUM_PAGES, HEADS, PAGE_SIZE, DIM), np.float32)
+    held = PageValues(np.ones((NUM_PAGES, HEADS, PAGE_SIZE, DIM), np.float32))
     rows = PageRows(taken, HEADS * DIM, num_axes=1, frame_kind=FRAME_CODE)
     numbers = PageNumbers(taken)
-    rows.of(table.memory, len(table), pages, PageValues(values))
+    rows.make_from(held)
+    assert rows.make(*segments) is None
+    rows.make_from(None)
     numbers.add(pages, np.ones(pages.size))
     frame = int(np.flatnonzero(table.kinds == FRAME_CODE)[0])
     at = int(table.num_pages[:frame].sum())
     taken[pages[at]] += 1
-    found, missing = rows.of(table.memory, len(table), pages, None)
+    missing = rows.make(*segments)
     assert missing is not None
     assert missing.places.tolist() == [frame]
-    assert np.isnan(found[frame]).all()
-    assert numbers.of(table.memory, len(table), pages, 1.0)[frame] == table.num_pages[frame] - 1
+    assert np.isnan(rows.of(*segments)[frame]).all()
+    assert numbers.of(*segments)[frame] == table.num_pages[frame] - 1
     numbers.add(pages[at : at + 1], np.array([5.0]))
-    assert numbers.of(table.memory, len(table), pages, 1.0)[frame] == table.num_pages[frame] + 4
+    assert numbers.of(*segments)[frame] == table.num_pages[frame] + 4
 
 
 def test_values_of_another_form_are_refused() -> None:
@@ -121,4 +130,4 @@ def test_values_of_another_form_are_refused() -> None:
             PageValues(wrong)
     known = PageRows(UNTAKEN, 8, num_axes=1, frame_kind=FRAME_CODE)
     with pytest.raises(ValueError, match="Hk \\* D = 8 numbers a token, got 6"):
-        known.of(b"", 0, np.empty(0, np.int32), PageValues(np.zeros((4, 2, 4, 3), np.float32)))
+        known.make_from(PageValues(np.zeros((4, 2, 4, 3), np.float32)))

@@ -7,14 +7,14 @@ import pytest
 
 from edgekv.cache.heat import HALF_LIFE, PageHeat
 from edgekv.cache.retention import LeastAttended, Watermarks
-from edgekv.cache.segments import SegmentTable, segment_dtype
+from edgekv.cache.segments import segment_dtype
 from tests.cache.helpers import add, frames, make_cache, make_room
 
 
-def segments(*num_pages: int) -> SegmentTable:
+def by_segment(heat: PageHeat, pages: np.ndarray, *num_pages: int) -> list[float]:
     rows = np.zeros(len(num_pages), segment_dtype(1))
     rows["num_pages"] = num_pages
-    return SegmentTable.of(rows)
+    return heat.of(rows.tobytes(), rows.size, pages.tobytes()).tolist()
 
 
 def pages(*ids: int) -> np.ndarray:
@@ -26,7 +26,7 @@ def masses(*values: float) -> np.ndarray:
 
 
 def all_heat(heat: PageHeat) -> list[float]:
-    return heat.of(pages(0, 1, 2, 3), segments(1, 1, 1, 1)).tolist()
+    return by_segment(heat, pages(0, 1, 2, 3), 1, 1, 1, 1)
 
 
 def test_the_newest_use_counts_whole_and_half_a_half_life_later() -> None:
@@ -41,8 +41,8 @@ def test_the_newest_use_counts_whole_and_half_a_half_life_later() -> None:
 def test_a_segment_has_the_heat_of_all_its_pages() -> None:
     heat = PageHeat(np.zeros(4, np.int64))
     heat.add(pages(0, 1, 2, 3), masses(1, 2, 4, 8))
-    assert heat.of(pages(3, 0, 2), segments(2, 1)).tolist() == [9, 4]
-    assert heat.of(pages(), segments()).tolist() == []
+    assert by_segment(heat, pages(3, 0, 2), 2, 1) == [9, 4]
+    assert by_segment(heat, pages()) == []
 
 
 def test_old_popularity_fades_under_new() -> None:
@@ -51,7 +51,7 @@ def test_old_popularity_fades_under_new() -> None:
         heat.add(pages(0), masses(1.0))
     for _ in range(3 * HALF_LIFE):
         heat.add(pages(1), masses(1.0))
-    assert heat.of(pages(1), segments(1)) > 5 * heat.of(pages(0), segments(1))
+    assert by_segment(heat, pages(1), 1)[0] > 5 * by_segment(heat, pages(0), 1)[0]
 
 
 def test_it_never_overflows_and_keeps_its_order() -> None:

@@ -206,7 +206,8 @@ def looked_at(request: pytest.FixtureRequest) -> tuple[PageCache, Pool]:
     if request.param == "read":
         cache.summaries.read_from(lambda pages: pool[pages])
     else:
-        cache.summaries.read_from(pytest.fail, lambda: PageValues(pool))
+        values = PageValues(pool)
+        cache.summaries.read_from(pytest.fail, lambda: values)
     return cache, pool
 
 

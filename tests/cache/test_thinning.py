@@ -75,7 +75,7 @@ def defined(
     return sorted(gone)
 
 
-@pytest.mark.parametrize("which", ["gap", "worth", "vectors", "all"])
+@pytest.mark.parametrize("which", ["gap", "heat", "look", "all"])
 def test_the_native_call_does_as_defined(which: str) -> None:
     num_played = 0
     for seed in range(60):
@@ -83,11 +83,17 @@ def test_the_native_call_does_as_defined(which: str) -> None:
         total = int(table.num_pages.sum())
         if not total:
             continue
-        worth = table.heat if which in ("worth", "all") else None
-        vectors = table.summaries if which in ("vectors", "all") else None
-        by_gap = which in ("gap", "vectors", "all")
+        worth = table.heat if which in ("heat", "all") else None
+        vectors = table.summaries if which in ("look", "all") else None
+        by_gap = which in ("gap", "look", "all")
         for num_pages in {1, total // 4, total // 2, total}:
-            chosen = thin_out(table, num_pages, worth=worth, vectors=vectors, by_gap=by_gap)
+            chosen = thin_out(
+                table,
+                num_pages,
+                by_heat=worth is not None,
+                by_look=vectors is not None,
+                by_gap=by_gap,
+            )
             assert chosen.dtype == np.int64
             wanted = defined(table, num_pages, worth, vectors, by_gap)
             assert chosen.tolist() == wanted, f"seed {seed}, {num_pages} of {total} pages"

@@ -24,4 +24,4 @@ class LeastAttended:
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """From the past, one after another, the coldest; of equals the oldest."""
-        return thin_out(segments, num_pages, worth=segments.heat)
+        return thin_out(segments, num_pages, by_heat=True)

@@ -30,4 +30,4 @@ class Novelty:
 
     def choose(self, segments: SegmentTable, num_pages: int) -> NDArray[np.int64]:
         """From the past, one after another, the most redundant frame."""
-        return thin_out(segments, num_pages, vectors=segments.summaries, by_gap=True)
+        return thin_out(segments, num_pages, by_look=True, by_gap=True)

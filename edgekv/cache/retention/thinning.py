@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edgekv.cache.retention.window import Window
 from edgekv.cache.segments import SegmentTable
-from edgekv.native import thinning
+from edgekv.native.thinning import Offer, UnreadError, choose
 
 _RECENT_SHARE = 4  # one quarter of the segments, the newest, is kept whole
 
@@ -28,23 +28,31 @@ def thin_out(
     num_pages: int,
     *,
     worth: NDArray[np.float64] | None = None,  # (n,)
-    vectors: NDArray[np.float32] | None = None,  # (n, width)
+    by_heat: bool = False,
+    by_look: bool = False,
     by_gap: bool = False,
 ) -> NDArray[np.int64]:
     """(k,) ascending indices: from the past leaves what is rated lowest, of equals the oldest,
     until ``num_pages`` are given back. After each, the others are rated anew.
 
-    A rating is the product of what is given: what the segment is ``worth``; of its vector the norm
-    and the distance (1 - cosine) to the nearest other one that is still there, before all others
-    where it has none (NaN or 0); and the gap that it leaves behind, counted in segments of the
-    stream, which ids number, so that frames without a time count like any. The first segment has
-    no neighbour before it: its gap is as good as endless.
+    A rating is the product of what is asked for: what the segment is ``worth``; its heat; of its
+    summary the norm and the distance (1 - cosine) to the nearest other one that is still there,
+    before all others where it has none (NaN or 0); and the gap that it leaves behind, counted in
+    segments of the stream, which ids number, so that frames without a time count like any. The
+    first segment has no neighbour before it: its gap is as good as endless.
     """
-    size = len(segments)
+    size, heat, looks = len(segments), None, None
+    if by_heat and (heat := segments.heat_of_pages) is None:
+        worth = segments.heat if worth is None else worth * segments.heat
+    if by_look:
+        looks = segments.rows_of_pages or segments.summaries
+    offer = Offer(segments.memory, segments.num_all, segments.first, segments.pages)
     num_past, given = size - num_recent(size), segments.given_pages
-    gone, missing = thinning.thin_out(
-        segments.memory, size, num_past, num_pages, given, worth, vectors, by_gap
-    )
+    try:
+        gone, missing = choose(offer, num_past, num_pages, given, worth, heat, looks, by_gap)
+    except UnreadError:  # the pages are not in memory
+        looks = segments.summaries
+        gone, missing = choose(offer, num_past, num_pages, given, worth, heat, looks, by_gap)
     if not missing:
         return gone
     left = np.delete(np.arange(size), gone)
