@@ -21,7 +21,6 @@ from edgekv.cache.retention import (
     choose_room,
     may_leave,
     offered,
-    rule_name,
 )
 from edgekv.cache.segments import FRAME_CODE
 from edgekv.checks import whole
@@ -254,7 +253,7 @@ def shrink(fork: Sequence, rule: RetentionRule, limits: Limits, max_tokens: int)
             return
         if not chosen.size:
             return
-        fork.drop(chosen.tolist(), rule=rule_name(rule))
+        fork.drop(chosen.tolist(), rule=rule.name)
 
 
 def fit_question(

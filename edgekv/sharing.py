@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from edgekv.cache import Sequence
 from edgekv.cache.reclaim import RECLAIM, Giver, collect, collect_together
-from edgekv.cache.retention import rule_name
 from edgekv.errors import BudgetError, OutOfPagesError
 from edgekv.limits import segments_to_drop
 from edgekv.members import Member, Members
@@ -148,7 +147,7 @@ class Sharing(Members):
         num_pages = self.cache.geometry.pages_for(num_tokens)
         if num_pages > allocator.num_available - self.reserve_pages:
             return self._plan_for(member, num_pages, own, spare_newest=spare_newest)
-        return [Leaving(member, own, rule_name(member.rule))] if own.size else []
+        return [Leaving(member, own, member.rule.name)] if own.size else []
 
     def _plan_for(
         self,
@@ -224,7 +223,7 @@ class Sharing(Members):
         if claim.num_pages > freeable:
             raise OutOfPagesError(claim.num_pages, max(freeable, 0))
         return [
-            Leaving(member, giver.ids, RECLAIM if giver.has_given else rule_name(member.rule))
+            Leaving(member, giver.ids, RECLAIM if giver.has_given else member.rule.name)
             for member, giver in givers.items()
             if giver.ids.size
         ]

@@ -109,11 +109,13 @@ class Layout:
                 pinned_kind=SYSTEM_CODE,
                 frame_kind=FRAME_CODE,
             )
-        before = Counts(self.table.num_pages, len(self.segments), self.num_tokens)
+        table, segments = self.table, self.segments
+        before = (table.num_pages, len(segments), self.num_tokens)
         left, pages, num_frames = self._dropper.drop(ids, before, save=save)
         if save:
             self._before = before
-        self._count(left)
+        table.num_pages, num_segments, self.num_tokens = left
+        segments.cut(num_segments)
         return pages, num_frames
 
     def restore(self) -> None:
@@ -122,10 +124,7 @@ class Layout:
         assert self._dropper is not None, "nothing was saved"
         assert self._before is not None, "nothing was saved"
         self._dropper.restore(self._before)
-        self._count(self._before)
-
-    def _count(self, counts: Counts) -> None:
-        self.table.num_pages, num_segments, self.num_tokens = counts
+        self.table.num_pages, num_segments, self.num_tokens = self._before
         self.segments.cut(num_segments)
 
     def check_insertable(self, state: SequenceState, page_size: int) -> None:

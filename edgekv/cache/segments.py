@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,14 +68,6 @@ class PageColumn(Protocol):
         ...
 
 
-class Known(NamedTuple):
-    """What a rule may ask of the pages of segments. Read when it is first asked for."""
-
-    pages: bytes  # int32, of all segments, in order
-    summaries: FrameSummaries | None
-    heat: PageHeat | None
-
-
 class SegmentTable:
     """Segments as columns, oldest first: what retention rules choose from. Copies, read-only; but
     ``summaries`` and ``heat`` are of the moment when they are first looked at.
@@ -84,23 +76,30 @@ class SegmentTable:
     what counts segments is ``ids``, which grow by one with each that comes.
     """
 
-    __slots__ = ("_dtype", "_heat", "_num_pages", "_rows", "_summaries", "first", "known", "memory")
+    __slots__ = (
+        *("first", "given_pages", "memory", "num_all", "pages"),
+        *("_dtype", "_heat", "_known", "_rows", "_summaries"),
+    )
 
     def __init__(
         self,
         memory: bytes,  # rows, of which those from ``first`` on are the table's n
         dtype: np.dtype[np.void],  # of one, as from segment_dtype
         first: int = 0,
-        known: Known | None = None,
+        pages: bytes | None = None,  # int32, of all the rows, in order
+        known: tuple[FrameSummaries | None, PageHeat | None] = (None, None),  # of pages
         *,
         summaries: NDArray[np.float32] | None = None,  # (n, width)
         heat: NDArray[np.float64] | None = None,  # (n,)
         num_pages: NDArray[np.int32] | None = None,  # (n,) in place of those of the rows
     ) -> None:
         # Bytes are far faster to copy and to search than an array, which not every rule needs.
-        self.memory, self.first, self.known, self._dtype = memory, first, known, dtype
+        self.memory, self._dtype, self.first = memory, dtype, first
+        self.pages, self._known = pages, known
+        self.num_all = len(memory) // dtype.itemsize  # rows in ``memory``
+        self.given_pages = num_pages  # None: those of the rows
         self._rows: NDArray[np.void] | None = None
-        self._summaries, self._heat, self._num_pages = summaries, heat, num_pages
+        self._summaries, self._heat = summaries, heat
 
     @classmethod
     def of(
@@ -127,33 +126,16 @@ class SegmentTable:
         return self.memory[(self.first + 1) * size + _KIND_AT :: size]
 
     @property
-    def num_all(self) -> int:
-        """Rows in ``memory``, those before ``first`` too."""
-        return len(self.memory) // self._dtype.itemsize
-
-    @property
-    def pages(self) -> bytes | None:
-        """The pages of all rows in ``memory``, int32, where they are known."""
-        return None if self.known is None else self.known.pages
-
-    @property
-    def given_pages(self) -> NDArray[np.int32] | None:
-        """(n,) ``num_pages`` where they are others than those of the rows."""
-        return self._num_pages
-
-    @property
     def heat_of_pages(self) -> PageNumbers | None:
         """What ``heat`` is to be summed up from; None where it is there already, or not kept."""
-        if self._heat is not None or self.known is None or self.known.heat is None:
-            return None
-        return self.known.heat.numbers
+        heat = self._known[1]
+        return None if self._heat is not None or heat is None else heat.numbers
 
     @property
     def rows_of_pages(self) -> PageRows | None:
         """What ``summaries`` are to be found in; None where they are there already, or not kept."""
-        if self._summaries is not None or self.known is None or self.known.summaries is None:
-            return None
-        return self.known.summaries.rows()
+        summaries = self._known[0]
+        return None if self._summaries is not None or summaries is None else summaries.rows()
 
     @property
     def ids(self) -> NDArray[np.int64]:
@@ -168,7 +150,7 @@ class SegmentTable:
     @property
     def num_pages(self) -> NDArray[np.int32]:
         """(n,) pages that dropping the segment gives back."""
-        return self.rows["num_pages"] if self._num_pages is None else self._num_pages
+        return self.rows["num_pages"] if self.given_pages is None else self.given_pages
 
     @property
     def num_tokens(self) -> NDArray[np.int32]:
@@ -189,24 +171,25 @@ class SegmentTable:
     def summaries(self) -> NDArray[np.float32]:
         """(n, width) NaN = none; width 0 for rules that need none."""
         if self._summaries is None:
-            known = self.known
-            if known is None or known.summaries is None:
+            summaries = self._known[0]
+            if summaries is None:
                 return np.empty((len(self), 0), dtype=np.float32)
-            self._summaries = self._read(known.summaries, known.pages)
+            self._summaries = self._read(summaries)
         return self._summaries
 
     @property
     def heat(self) -> NDArray[np.float64]:
         """(n,) how much each was looked at; zeros for rules that need none."""
         if self._heat is None:
-            known = self.known
-            if known is None or known.heat is None:
+            heat = self._known[1]
+            if heat is None:
                 return np.zeros(len(self))
-            self._heat = self._read(known.heat, known.pages)
+            self._heat = self._read(heat)
         return self._heat
 
-    def _read(self, column: PageColumn, pages: bytes) -> NDArray[Any]:
-        return column.of(self.memory, self.num_all, pages)[self.first :]
+    def _read(self, column: PageColumn) -> NDArray[Any]:
+        assert self.pages is not None, "what is known is known of pages"
+        return column.of(self.memory, self.num_all, self.pages)[self.first :]
 
     def __len__(self) -> int:
         return self.num_all - self.first
@@ -218,12 +201,12 @@ class SegmentTable:
             self._dtype,
             summaries=self.summaries[which],
             heat=self.heat[which],
-            num_pages=None if self._num_pages is None else self._num_pages[which],
+            num_pages=None if self.given_pages is None else self.given_pages[which],
         )
 
     def behind(self, place: int) -> SegmentTable:
         """The segments from ``place`` on, of a table whose own are all in ``memory``."""
-        return SegmentTable(self.memory, self._dtype, place, self.known)
+        return SegmentTable(self.memory, self._dtype, place, self.pages, self._known)
 
     def having(
         self,
@@ -237,10 +220,11 @@ class SegmentTable:
             self.memory,
             self._dtype,
             self.first,
-            self.known,
+            self.pages,
+            self._known,
             summaries=self._summaries if summaries is None else summaries,
             heat=self._heat if heat is None else heat,
-            num_pages=self._num_pages if num_pages is None else num_pages,
+            num_pages=self.given_pages if num_pages is None else num_pages,
         )
 
 
@@ -341,6 +325,10 @@ class SegmentList:
         twin._size, twin._next_id = self._size, self._next_id
         return twin
 
-    def table(self, known: Known | None = None) -> SegmentTable:
+    def table(
+        self,
+        pages: bytes | None = None,  # int32, of all segments, in order
+        known: tuple[FrameSummaries | None, PageHeat | None] = (None, None),  # of pages
+    ) -> SegmentTable:
         """All segments as columns."""
-        return SegmentTable(self.rows.tobytes(), self._rows.dtype, 0, known)
+        return SegmentTable(self.rows.tobytes(), self._rows.dtype, 0, pages, known)

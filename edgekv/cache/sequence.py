@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Collection
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -269,9 +269,10 @@ class Sequence(SequenceView):
 
     def _take_out(self, ids: NDArray[np.int64], *, save: bool) -> tuple[NDArray[np.int32], int]:
         """Drop segments ``ids`` (k > 0,): (n,) their pages, still held, and how many frames."""
-        self._require_shiftable("dropped")
+        if not self._pool.shiftable:
+            self._refuse_shift("dropped")
         taken = self._layout.drop(ids, save=save)
-        self.make_private()
+        self._lineage.entry = None  # what is left is another context than its contents tell
         return taken
 
     def insert(self, state: SequenceState) -> NDArray[np.int32]:
@@ -285,7 +286,8 @@ class Sequence(SequenceView):
         """
         self._require_settled()
         pool = self._pool
-        self._require_shiftable("inserted")
+        if not pool.shiftable:
+            self._refuse_shift("inserted")
         self._layout.check_insertable(state, pool.geometry.page_size)
         span = state.segments["span"].sum(axis=0)
         last_position = int((self._layout.next_position + span).max()) - 1
@@ -359,11 +361,8 @@ class Sequence(SequenceView):
                 f"sequence {self.id} has set something aside: let it go or put it back first"
             )
 
-    def _require_shiftable(self, what: str) -> None:
-        if not self._pool.shiftable:
-            raise CacheError(
-                f"this model's positions cannot be shifted, so no segment can be {what}"
-            )
+    def _refuse_shift(self, what: str) -> NoReturn:
+        raise CacheError(f"this model's positions cannot be shifted, so no segment can be {what}")
 
     def _require_pending(self, append: Append) -> None:
         if append is not self._pending:

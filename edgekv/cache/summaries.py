@@ -70,10 +70,9 @@ class FrameSummaries:
 
     def rows(self) -> PageRows | None:
         """The rows, to be made of what is in memory; None until ``keep``."""
-        known = self._known
-        if known is not None:
-            known.make_from(self._found() or self._look())
-        return known
+        if self._known is not None and self._found() is None:
+            self._look(self._known)
+        return self._known
 
     def of(self, segments: bytes, num_segments: int, pages: bytes) -> NDArray[np.float32]:
         """(num_segments, width) summaries, a copy; NaN for what is no frame, and where nothing can
@@ -89,10 +88,10 @@ class FrameSummaries:
             rows.fill(segments, num_segments, missing, PageValues(numbers))
         return rows.of(segments, num_segments, pages)
 
-    def _look(self) -> PageValues | None:
+    def _look(self, rows: PageRows) -> None:
         values = None if self._find is None else self._find()
+        rows.make_from(values)
         self._found = _nothing if values is None else weakref.ref(values)
-        return values
 
 
 def _nothing() -> None:

@@ -19,7 +19,7 @@ from edgekv.cache.layout import Layout
 from edgekv.cache.lineage import Lineage
 from edgekv.cache.pool import PoolState
 from edgekv.cache.reserve import Reserve
-from edgekv.cache.segments import FRAME_CODE, Known, Segment, SegmentTable
+from edgekv.cache.segments import FRAME_CODE, Segment, SegmentTable
 from edgekv.cache.snapshot import SequenceSnapshot, frozen
 from edgekv.cache.state import SequenceState
 from edgekv.cache.table import PageTable
@@ -113,14 +113,11 @@ class SequenceView:
     def segment_table(self, *, summaries: bool = False, heat: bool = False) -> SegmentTable:
         """All segments as columns, oldest first: what retention rules read, with ``summaries`` and
         ``heat`` for those that need them."""
-        known = None
-        if summaries or heat:
-            known = Known(
-                self._layout.table.page_ids.tobytes(),
-                self._pool.summaries if summaries else None,
-                self._pool.heat if heat else None,
-            )
-        return self._layout.segments.table(known)
+        layout, pool = self._layout, self._pool
+        if not (summaries or heat):
+            return layout.segments.table()
+        known = (pool.summaries if summaries else None, pool.heat if heat else None)
+        return layout.segments.table(layout.table.page_ids.tobytes(), known)
 
     @property
     def num_frames(self) -> int:

@@ -9,7 +9,6 @@ Does not know: what segments and pages are, who else holds them.
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,12 +51,7 @@ class LayoutState(ctypes.Structure):
     saved_position: int
 
 
-class Counts(NamedTuple):
-    """Of a layout."""
-
-    num_pages: int
-    num_segments: int
-    num_tokens: int
+Counts = tuple[int, int, int]  # pages, segments and tokens of a layout
 
 
 @uncopied("native calls know where it is")
@@ -105,9 +99,7 @@ class LayoutDropper:
                 raise ValueError(f"segment ids must be integers, got {ids.dtype}")
             ids = ids.astype(_INT64)
         if ids.ndim != 1 or ids.size > self._places.size:
-            raise ValueError(
-                f"cannot drop segments of shape {ids.shape}, there are {counts.num_segments}"
-            )
+            raise ValueError(f"cannot drop segments of shape {ids.shape}, there are {counts[1]}")
         if save and not self._saved:
             self._make_saved()
         state, given = self._state, ids.tobytes()
@@ -121,8 +113,8 @@ class LayoutDropper:
             raise ValueError("segment ids of one call must be distinct")
         if code:
             raise CacheError("system segments are pinned and cannot be dropped")
-        left = Counts(state.num_pages, state.num_segments, state.num_tokens)
-        return left, self._released[: counts.num_pages - left.num_pages], state.num_gone
+        left = (state.num_pages, state.num_segments, state.num_tokens)
+        return left, self._released[: counts[0] - left[0]], state.num_gone
 
     def restore(self, counts: Counts) -> None:
         """All as it was, with so many, before the last ``drop`` with ``save``."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,20 +25,21 @@ class UnreadError(Exception):
     """Rows are missing, and what they are made of is not in memory."""
 
 
-class Offer(NamedTuple):
-    """Segments to choose from: those from ``first`` on, n of them."""
+class Offer(Protocol):
+    """Segments to choose from: those from ``first`` on, n of them. Exists so that this need not
+    know of tables."""
 
     memory: bytes  # rows of ``segment_dtype``
-    num_rows: int
+    num_all: int  # of them
     first: int
-    pages: bytes | None  # int32, of all rows, in order
+    pages: bytes | None  # int32, of all of them, in order, where they are known
+    given_pages: NDArray[np.int32] | None  # (n,) that each gives back, None: all that it has
 
 
 def choose(
     offer: Offer,
     num_past: int,
     num_pages: int,
-    given: NDArray[np.int32] | None,  # (n,) pages that each gives back, None: all that it has
     worth: NDArray[np.float64] | None,  # (n,)
     heat: PageNumbers | None,
     looks: PageRows | NDArray[np.float32] | None,  # (n, width)
@@ -46,8 +47,8 @@ def choose(
 ) -> tuple[NDArray[np.int64], int]:
     """Which of the first ``num_past`` leave for ``num_pages``: (k,) ascending, and the pages that
     these do not give back. Raises ValueError for columns of another length, UnreadError."""
-    memory, num_rows, first, pages = offer
-    num_offered = num_rows - first
+    memory, first, num_all = offer.memory, offer.first, offer.num_all
+    given, num_offered = offer.given_pages, num_all - first
     vectors, width, rows = None, 0, None
     if isinstance(looks, PageRows):
         rows = looks.at
@@ -57,9 +58,9 @@ def choose(
     at = ctypes.addressof(out)
     num_gone = _thin_out()(
         memory,
-        len(memory) // max(num_rows, 1),
-        num_rows,
-        pages,
+        len(memory) // num_all if num_all else 0,
+        num_all,
+        offer.pages,
         first,
         num_past,
         None if given is None else _bytes(given, np.int32, num_offered),

@@ -10,7 +10,10 @@ namespace {
 
 using edgekv::Brain;
 using edgekv::Half;
+using edgekv::kWidth;
+using edgekv::load;
 using edgekv::row_of;
+using edgekv::store;
 using edgekv::to_float;
 
 const EdgekvSegment& at(const unsigned char* segments, int64_t segment_bytes, int64_t place) {
@@ -28,7 +31,10 @@ void add_tokens(const EdgekvValues& values, int64_t page, int64_t num_tokens, fl
     for (int64_t slot = first; slot < first + num_tokens; ++slot) {
       const T* numbers = static_cast<const T*>(values.numbers) + slot * values.head_dim;
       const float scale = values.scales ? values.scales[slot] : 1.f;
-      for (int64_t d = 0; d < values.head_dim; ++d) sum[d] += to_float(numbers[d]) * scale;
+      int64_t d = 0;
+      for (; d + kWidth <= values.head_dim; d += kWidth)
+        store(sum + d, load(sum + d) + load(numbers + d) * scale);
+      for (; d < values.head_dim; ++d) sum[d] += to_float(numbers[d]) * scale;
     }
   }
 }

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from edgekv.cache import PageCache, Sequence, Step
-from edgekv.cache.retention import RetentionRule, Watermarks, choose_room, rule_name
+from edgekv.cache.retention import RetentionRule, Watermarks, choose_room
 from edgekv.config import KVGeometry
 
 PAGE_SIZE = 4
@@ -29,7 +29,7 @@ def make_room(
 ) -> np.ndarray:
     """Drop what ``choose_room`` chooses; the ids of what was dropped."""
     ids = choose_room(sequence, num_pages, rule=rule, marks=marks, num_free=num_free)
-    sequence.drop(ids, rule=rule_name(rule))
+    sequence.drop(ids, rule=rule.name)
     return ids
 
 

@@ -213,6 +213,7 @@ def test_a_stream_goes_on_while_others_hold_the_room_of_questions() -> None:
 class _Spy:
     """Chooses as ``window`` and notes how many numbers each summary has."""
 
+    name = "spy"
     needs_summaries = True
     needs_heat = False
 

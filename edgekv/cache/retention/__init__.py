@@ -16,7 +16,6 @@ from edgekv.cache.retention.rules import (
     retain_choices,
     retention_rule,
     retention_rules,
-    rule_name,
 )
 from edgekv.cache.retention.uniform import Uniform
 from edgekv.cache.retention.window import Window
@@ -36,5 +35,4 @@ __all__ = [
     "retain_choices",
     "retention_rule",
     "retention_rules",
-    "rule_name",
 ]

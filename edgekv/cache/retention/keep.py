@@ -18,6 +18,7 @@ from edgekv.errors import ContextError
 class Keep:
     """Refuses to choose."""
 
+    name = "keep"
     needs_summaries = False
     needs_heat = False
 

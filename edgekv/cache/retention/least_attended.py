@@ -19,6 +19,7 @@ from edgekv.cache.segments import SegmentTable
 class LeastAttended:
     """Drops the coldest segments of the past."""
 
+    name = "least-attended"
     needs_summaries = False
     needs_heat = True
 

@@ -25,6 +25,7 @@ class Novelty:
     Segments without a summary (text) leave as soon as they are not among the newest.
     """
 
+    name = "novelty"
     needs_summaries = True
     needs_heat = False
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.retention.rules import RetentionRule, rule_name
+from edgekv.cache.retention.rules import RetentionRule
 from edgekv.cache.segments import FRAME_CODE, SYSTEM_CODE, SegmentTable
 from edgekv.errors import ContextError, OutOfPagesError
 
@@ -57,7 +57,7 @@ def choose(
     """Which of ``offer``, segments of ``sequence``, ``rule`` would drop: (k,) ids, ascending.
     Whoever observes the cache is told."""
     ids = offer.ids[rule.choose(offer, num_pages)]
-    sequence.chosen(rule_name(rule), offer, num_pages, ids)
+    sequence.chosen(rule.name, offer, num_pages, ids)
     return ids
 
 

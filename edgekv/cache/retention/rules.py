@@ -23,6 +23,11 @@ class RetentionRule(Protocol):
     """Chooses what to forget. A protocol, so that a rule is a small file that inherits nothing."""
 
     @property
+    def name(self) -> str:
+        """What users, logs and metrics call it."""
+        ...
+
+    @property
     def needs_summaries(self) -> bool:
         """Whether ``choose`` reads ``segments.summaries``; otherwise none are computed."""
         ...
@@ -41,16 +46,10 @@ class RetentionRule(Protocol):
         ...
 
 
+# ``Keep`` lets nothing leave, so it is no rule among the others: it cannot make room.
 _RULES: dict[str, type[RetentionRule]] = {
-    "window": Window,
-    "uniform": Uniform,
-    "novelty": Novelty,
-    "least-attended": LeastAttended,
+    rule.name: rule for rule in (Window, Uniform, Novelty, LeastAttended)
 }
-
-
-_KEEP = "keep"  # lets nothing leave, so it is no rule among the others: it cannot make room
-_NAMES: dict[type, str] = {Keep: _KEEP, **{kind: name for name, kind in _RULES.items()}}
 
 
 def retention_rules() -> tuple[str, ...]:
@@ -60,7 +59,7 @@ def retention_rules() -> tuple[str, ...]:
 
 def retain_choices() -> tuple[str, ...]:
     """Everything a session may be told to do when its context is full."""
-    return (*_RULES, _KEEP)
+    return (*_RULES, Keep.name)
 
 
 def retention_rule(name: str, *, shiftable: bool = True) -> RetentionRule:
@@ -72,17 +71,11 @@ def retention_rule(name: str, *, shiftable: bool = True) -> RetentionRule:
         raise ValueError(
             f"retention rule must be one of {', '.join(retain_choices())}, got {name!r}"
         )
-    if name == _KEEP:
+    if name == Keep.name:
         return Keep()
     if not shiftable:
         raise ValueError(
             f"this model's positions cannot be shifted, so nothing can leave its context: "
-            f"retain must be {_KEEP!r}, got {name!r}"
+            f"retain must be {Keep.name!r}, got {name!r}"
         )
     return _RULES[name]()
-
-
-def rule_name(rule: RetentionRule) -> str:
-    """What ``retention_rule`` calls this rule; for one it does not know, its class."""
-    kind = type(rule)
-    return _NAMES.get(kind, kind.__name__)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edgekv.cache.retention.window import Window
 from edgekv.cache.segments import SegmentTable
-from edgekv.native.thinning import Offer, UnreadError, choose
+from edgekv.native.thinning import UnreadError, choose
 
 _RECENT_SHARE = 4  # one quarter of the segments, the newest, is kept whole
 
@@ -46,13 +46,12 @@ def thin_out(
         worth = segments.heat if worth is None else worth * segments.heat
     if by_look:
         looks = segments.rows_of_pages or segments.summaries
-    offer = Offer(segments.memory, segments.num_all, segments.first, segments.pages)
-    num_past, given = size - num_recent(size), segments.given_pages
+    num_past = size - num_recent(size)
     try:
-        gone, missing = choose(offer, num_past, num_pages, given, worth, heat, looks, by_gap)
+        gone, missing = choose(segments, num_past, num_pages, worth, heat, looks, by_gap)
     except UnreadError:  # the pages are not in memory
         looks = segments.summaries
-        gone, missing = choose(offer, num_past, num_pages, given, worth, heat, looks, by_gap)
+        gone, missing = choose(segments, num_past, num_pages, worth, heat, looks, by_gap)
     if not missing:
         return gone
     left = np.delete(np.arange(size), gone)

@@ -17,6 +17,7 @@ from edgekv.cache.segments import SegmentTable
 class Uniform:
     """Drops whatever leaves the smallest gap behind."""
 
+    name = "uniform"
     needs_summaries = False
     needs_heat = False
 

@@ -16,6 +16,7 @@ from edgekv.cache.segments import SegmentTable
 class Window:
     """Drops the oldest segments until enough pages are given back."""
 
+    name = "window"
     needs_summaries = False
     needs_heat = False
 
