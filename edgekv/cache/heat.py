@@ -28,6 +28,7 @@ class PageHeat:
     def __init__(self, num_pages: int) -> None:
         self._pages = PageNumbers(num_pages)
         self._gain = 1.0
+        self._used = False
 
     def add(
         self,
@@ -35,6 +36,7 @@ class PageHeat:
         mass: NDArray[np.float32],  # (n,) attention that fell on each; what is no number counts 0
     ) -> None:
         """One use: these pages were looked at, all others were not."""
+        self._used = True
         self._gain *= _GROWTH
         if self._gain > _LARGEST_GAIN:
             self._pages.numbers /= self._gain
@@ -44,7 +46,8 @@ class PageHeat:
 
     def forget(self, pages: NDArray[np.int32]) -> None:
         """Pages (n,) hold something else now."""
-        self._pages.numbers[pages] = 0
+        if self._used:  # otherwise all are cold
+            self._pages.numbers[pages] = 0
 
     def of(
         self,

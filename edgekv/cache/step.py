@@ -12,7 +12,6 @@ Does not know: who executes the step, and when the device has finished: the call
 from __future__ import annotations
 
 from collections.abc import Sequence as Collection
-from itertools import accumulate
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from edgekv.cache.cross import CrossCache, CrossInput
 from edgekv.cache.pool import PoolState
 from edgekv.cache.snapshot import Scalar
 from edgekv.errors import CacheError
+from edgekv.native.steps import StepPlan
 from edgekv.types import CrossTables, StepTables
 
 if TYPE_CHECKING:
@@ -36,16 +36,18 @@ class Step:
     def __init__(self, pool: PoolState, appends: Collection[Append]) -> None:
         check_appends(appends)
         self.appends = tuple(appends)
-        self.tables = build_tables(appends, pool.geometry.num_rope_axes, pool.cross)
+        plan = StepPlan([append.native for append in self.appends], 2 + pool.geometry.num_rope_axes)
+        self.tables = build_tables(self.appends, plan, pool.cross)
         # (C, 2) int32 pages (source, target) to copy before anything is written
-        self.copies = np.concatenate([append.copies for append in appends])
-        self.copies.flags.writeable = False
+        self.copies = _joined([append.copies for append in self.appends], axis=0)
+        self.copies.setflags(write=False)
         self._pool = pool
         self._ended = False
         # A sequence that closes meanwhile lets go its source, which the device may still read.
         self._sources: list[CrossInput] = []
-        self.token = pool.allocator.begin_step(map(Append.used_pages, appends))
+        self.token = pool.allocator.begin_step_by(plan.begin)
         try:
+            make_read_only(self.tables)
             for append in appends:
                 if append.sequence.source is not None:
                     self._sources.append(append.sequence.source.retain())
@@ -114,33 +116,27 @@ def check_appends(appends: Collection[Append]) -> None:
 
 
 def build_tables(
-    appends: Collection[Append], num_rope_axes: int, cross: CrossCache | None
+    appends: Collection[Append], plan: StepPlan, cross: CrossCache | None
 ) -> StepTables:
-    """The operator's host arrays, one row per append, all fresh and read-only."""
-    rows = [append.table_rows(2 + num_rope_axes) for append in appends]
-    if len(rows) == 1:
-        page_table = rows[0][None]
-    else:
-        page_table = np.zeros((len(rows), max(map(len, rows)), 2 + num_rope_axes), dtype=np.int32)
-        page_table[:, :, 0] = -1
-        for b, row in enumerate(rows):
-            page_table[b, : len(row)] = row
-    starts = accumulate((append.num_tokens for append in appends), initial=0)
-    tables = StepTables(
+    """The operator's host arrays, one row per append, all fresh; ``plan`` is not begun yet."""
+    return StepTables(
         position_ids=_joined([append.positions for append in appends]),
-        page_table=page_table,
-        query_starts=np.array(list(starts), dtype=np.int32),
+        page_table=plan.page_table,
+        query_starts=plan.query_starts,
         slot_mapping=_joined([append.slots for append in appends]),
         kv_limits=_joined([append.kv_limits for append in appends]),
         query_indices=_joined([append.query_indices for append in appends]),
         mass_weights=np.array([append.mass_weight for append in appends], dtype=np.float32),
         cross=None if cross is None else build_cross_tables(appends),
     )
+
+
+def make_read_only(tables: StepTables) -> None:
+    """Nobody writes ``tables`` from now on."""
     for part in (tables, tables.cross):
         for name in () if part is None else part.__slots__:
             if isinstance(array := getattr(part, name), np.ndarray):
                 array.setflags(write=False)
-    return tables
 
 
 def build_cross_tables(appends: Collection[Append]) -> CrossTables:
@@ -157,6 +153,6 @@ def build_cross_tables(appends: Collection[Append]) -> CrossTables:
     return CrossTables(page_table, np.repeat(np.array(seen, dtype=np.int32), counts))
 
 
-def _joined(arrays: list[NDArray[Scalar]]) -> NDArray[Scalar]:
-    """One array along the last axis: of an append alone its own, which is never written again."""
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
+def _joined(arrays: list[NDArray[Scalar]], axis: int = -1) -> NDArray[Scalar]:
+    """One array along ``axis``: of an append alone its own, which is never written again."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=axis)

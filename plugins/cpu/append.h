@@ -49,8 +49,9 @@ __attribute__((visibility("default"))) int64_t edgekv_append_pages(const EdgekvA
                                                                    int32_t kind, int64_t num_tokens,
                                                                    int32_t extend, int64_t index);
 
-// Takes the pages of `num_tokens` tokens, first of `own` (num_own,), held already, then free ones;
-// stages their entries behind the table's, and fills `tokens` and `positions`.
+// Takes the pages of `num_tokens` tokens, first those of `own` (num_own,), held already, that no step
+// in flight uses, then free ones; stages their entries behind the table's, and fills `tokens` and
+// `positions`.
 EDGEKV_APPEND_CALL edgekv_append_plan(
     EdgekvAppend*, int32_t kind, int64_t num_tokens, int32_t extend, int64_t index,  // as above
     const int64_t* relative,  // (num_axes, num_tokens) from next_position on; null: they count up
@@ -59,6 +60,16 @@ EDGEKV_APPEND_CALL edgekv_append_plan(
     int64_t num_runs, const int32_t* own, int64_t num_own,
     int32_t* tokens,  // (3 num_tokens + num_axes + most pages,): slots, indices, limits, advance, taken
     int64_t* positions);  // (num_axes, num_tokens)
+
+// Tables of one step over `num_appends` appends of one ledger, and a fence around every page that
+// they name. `page_table` is (num_appends, num_entries, num_columns): id, valid tokens and shifts as
+// the step must see them, id -1 behind the last; `query_starts` is (num_appends + 1,). `fenced` gets
+// the pages in the table, then those taken, append by append, how many each says `counts`. Returns
+// a code of edgekv_ledger_fence.
+EDGEKV_APPEND_CALL edgekv_append_begin(const EdgekvAppend* const* appends, int64_t num_appends,
+                                       int64_t num_entries, int64_t num_columns,
+                                       int32_t* page_table, int32_t* query_starts, int32_t* fenced,
+                                       int64_t* counts);
 
 // Counts the planned tokens; a new segment gets `id`, `index` and `time_s`. The page that a copy
 // replaces loses a holder. What counts pages, segments and tokens is the caller's to raise.

@@ -96,7 +96,7 @@ def assert_planned(
     rows = np.zeros((len(fresh), 2 + 2 * num_axes), np.int32)
     rows[:, 0], rows[:, 1], rows[:, 2 + num_axes :] = fresh, page_size, base
     rows[-1:, 1] -= len(fresh) * page_size - (n - tail)
-    assert np.array_equal(table.staged(len(fresh))[table.num_pages :], rows)
+    assert np.array_equal(table.memory[table.num_pages :][: len(fresh)], rows)
 
 
 # -- drawn appends behind drawn contexts
