@@ -17,16 +17,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.segments import KIND_CODES, KINDS
+from edgekv.cache.snapshot import Scalar
 from edgekv.native.appends import LARGEST, AppendPlanner
 from edgekv.types import SegmentKind
 
 if TYPE_CHECKING:
     from edgekv.cache.sequence import Sequence
 
-_NO_COPIES = np.empty((0, 2), dtype=np.int32)
-_NO_COPIES.flags.writeable = False
-
 Runs = Collection[tuple[int, int]]  # (start, stop) within the append
+
+
+def read_only(array: NDArray[Scalar]) -> NDArray[Scalar]:
+    """``array``, which nobody writes from now on."""
+    array.setflags(write=False)
+    return array
+
+
+_NO_COPIES = read_only(np.empty((0, 2), dtype=np.int32))
 
 
 @dataclass(slots=True, eq=False)
@@ -61,10 +68,11 @@ class Append:
 
     @property
     def copies(self) -> NDArray[np.int32]:
-        """(0 or 1, 2) pages ``(source, target)`` to copy before the step runs."""
+        """(0 or 1, 2) pages ``(source, target)`` to copy before the step runs; read-only."""
         if self.copy_page < 0:
             return _NO_COPIES
-        return np.array([[self.sequence.table.page_ids[-1], self.copy_page]], dtype=np.int32)
+        pages = [[self.sequence.table.page_ids[-1], self.copy_page]]
+        return read_only(np.array(pages, dtype=np.int32))
 
     def used_pages(self) -> NDArray[np.int32]:
         """(n,) distinct pages that a step with this append reads or writes."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.append import Append
+from edgekv.cache.append import Append, read_only
 from edgekv.cache.cross import CrossCache, CrossInput
 from edgekv.cache.pool import PoolState
 from edgekv.cache.snapshot import Scalar
@@ -40,14 +40,12 @@ class Step:
         self.tables = build_tables(self.appends, plan, pool.cross)
         # (C, 2) int32 pages (source, target) to copy before anything is written
         self.copies = _joined([append.copies for append in self.appends], axis=0)
-        self.copies.setflags(write=False)
         self._pool = pool
         self._ended = False
         # A sequence that closes meanwhile lets go its source, which the device may still read.
         self._sources: list[CrossInput] = []
         self.token = pool.allocator.begin_step_by(plan.begin)
         try:
-            make_read_only(self.tables)
             for append in appends:
                 if append.sequence.source is not None:
                     self._sources.append(append.sequence.source.retain())
@@ -118,7 +116,8 @@ def check_appends(appends: Collection[Append]) -> None:
 def build_tables(
     appends: Collection[Append], plan: StepPlan, cross: CrossCache | None
 ) -> StepTables:
-    """The operator's host arrays, one row per append, all fresh; ``plan`` is not begun yet."""
+    """The operator's host arrays, one row per append, of a ``plan`` that is begun later: read-only
+    then."""
     return StepTables(
         position_ids=_joined([append.positions for append in appends]),
         page_table=plan.page_table,
@@ -126,17 +125,9 @@ def build_tables(
         slot_mapping=_joined([append.slots for append in appends]),
         kv_limits=_joined([append.kv_limits for append in appends]),
         query_indices=_joined([append.query_indices for append in appends]),
-        mass_weights=np.array([append.mass_weight for append in appends], dtype=np.float32),
+        mass_weights=read_only(np.array([append.mass_weight for append in appends], np.float32)),
         cross=None if cross is None else build_cross_tables(appends),
     )
-
-
-def make_read_only(tables: StepTables) -> None:
-    """Nobody writes ``tables`` from now on."""
-    for part in (tables, tables.cross):
-        for name in () if part is None else part.__slots__:
-            if isinstance(array := getattr(part, name), np.ndarray):
-                array.setflags(write=False)
 
 
 def build_cross_tables(appends: Collection[Append]) -> CrossTables:
@@ -150,9 +141,10 @@ def build_cross_tables(appends: Collection[Append]) -> CrossTables:
             page_table[b, : len(source.table)] = source.table
     seen = [0 if source is None else source.num_states for source in sources]
     counts = [append.num_tokens for append in appends]
-    return CrossTables(page_table, np.repeat(np.array(seen, dtype=np.int32), counts))
+    limits = np.repeat(np.array(seen, dtype=np.int32), counts)
+    return CrossTables(read_only(page_table), read_only(limits))
 
 
 def _joined(arrays: list[NDArray[Scalar]], axis: int = -1) -> NDArray[Scalar]:
     """One array along ``axis``: of an append alone its own, which is never written again."""
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=axis)
+    return arrays[0] if len(arrays) == 1 else read_only(np.concatenate(arrays, axis=axis))

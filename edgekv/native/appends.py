@@ -185,17 +185,15 @@ class AppendPlanner:
         )
 
     def planned(self) -> Planned:
-        """The arrays of the last plan."""
+        """The arrays of the last plan; what a step's tables are made of is read-only."""
         tokens, positions = self._filled
         n = positions.shape[1]
         start = 3 * n + self._num_axes
+        advance, taken = tokens[3 * n : start], tokens[start : start + self._state.num_taken]
+        tokens.setflags(write=False)
+        positions.setflags(write=False)
         return Planned(
-            tokens[:n],
-            tokens[n : 2 * n],
-            tokens[2 * n : 3 * n],
-            tokens[3 * n : start],
-            tokens[start : start + self._state.num_taken],
-            positions,
+            tokens[:n], tokens[n : 2 * n], tokens[2 * n : 3 * n], advance, taken, positions
         )
 
     def give_back(self) -> None:

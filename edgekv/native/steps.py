@@ -25,30 +25,34 @@ class StepPlan:
     """The step over what is pending in ``planners``, which have one ledger: first its memory."""
 
     def __init__(self, planners: Sequence[AppendPlanner], num_columns: int) -> None:
-        self._planners = planners
-        entries = [planner.num_entries for planner in planners]
-        used = sum(planner.num_used for planner in planners)
-        shape = (len(planners), max(entries), num_columns)
+        self._planners, num_starts = planners, len(planners) + 1
+        num_entries = max([planner.num_entries for planner in planners])
+        num_used = sum([planner.num_used for planner in planners])
+        shape = (len(planners), num_entries, num_columns)
+        self._memory = np.empty(num_starts + num_used, dtype=np.int32)
         self.page_table = np.empty(shape, dtype=np.int32)  # (B, M, num_columns)
-        self.query_starts = np.empty(len(planners) + 1, dtype=np.int32)  # (B + 1,)
-        self._fenced = np.empty(used, dtype=np.int32)  # (n,)
+        self.query_starts = self._memory[:num_starts]  # (B + 1,)
 
     def begin(self) -> Fenced:
-        """Fill the tables and fence what they name."""
-        fenced = Fenced(self._fenced, address(self._fenced))
+        """Fill the tables, which nobody writes any more, and fence what they name."""
         planners, (num_appends, num_entries, num_columns) = self._planners, self.page_table.shape
+        starts_at = address(self._memory)
+        fenced = self._memory[num_appends + 1 :]
+        fenced_at = starts_at + self.query_starts.nbytes
         code = _begin()(
             (_P * num_appends)(*[planner.at for planner in planners]),
             num_appends,
             num_entries,
             num_columns,
             address(self.page_table),
-            address(self.query_starts),
-            fenced.at,
+            starts_at,
+            fenced_at,
             (_N * num_appends)(),
         )
         assert not code, "what a pending append reads and writes is held"
-        return fenced
+        self.page_table.setflags(write=False)
+        self.query_starts.setflags(write=False)
+        return Fenced(fenced, fenced_at)
 
 
 @cache
