@@ -25,7 +25,7 @@ from edgekv.uncopied import uncopied
 DONE, EMPTY, OTHER_KIND, OTHER_INDEX, NEGATIVE, NO_ROOM, ADVANCE, NOT_FREE = range(8)
 LARGEST = 2**31 - 1  # of a position, and of where the next one would be
 _P, _N, _I = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-_LABEL = [_I, _N, _I, _N]  # kind, tokens, whether it extends, index
+_SIZE = [_I, _N, _I]  # kind, tokens, whether it extends
 
 
 class _State(ctypes.Structure):
@@ -157,7 +157,7 @@ class AppendPlanner:
 
     def num_pages(self, kind: int, num_tokens: int, *, extend: bool) -> int:
         """Pages that a plan would take, or -code."""
-        return self._pages(self._at, kind, num_tokens, extend, -1)
+        return self._pages(self._at, kind, num_tokens, extend)
 
     def plan(self, request: Request, own: NDArray[np.int32]) -> int:
         """Take the pages, first those of ``own`` (n,), held already, that no step in flight uses;
@@ -212,7 +212,7 @@ class AppendPlanner:
 @cache
 def _calls() -> tuple[Callable[..., int], ...]:
     return (
-        native_call("append_pages", [_P, *_LABEL], _N),
-        native_call("append_plan", [_P, *_LABEL, *[_P] * 3, _N, _P, _N, _P, _P]),
+        native_call("append_pages", [_P, *_SIZE], _N),
+        native_call("append_plan", [_P, *_SIZE, _N, *[_P] * 3, _N, _P, _N, _P, _P]),
         native_call("append_commit", [_P, _I, _N, _N, ctypes.c_double]),
     )

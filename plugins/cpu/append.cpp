@@ -177,9 +177,9 @@ void fill_table(const EdgekvAppend& append, int64_t num_entries, int64_t num_col
 }  // namespace
 
 int64_t edgekv_append_pages(const EdgekvAppend* append, int32_t kind, int64_t num_tokens,
-                            int32_t extend, int64_t index) {
+                            int32_t extend) {
   Tail tail;
-  const int32_t code = find_tail(*append, kind, num_tokens, extend, index, tail);
+  const int32_t code = find_tail(*append, kind, num_tokens, extend, -1, tail);
   return code ? -code : tail.num_taken;
 }
 

@@ -212,6 +212,11 @@ def test_what_comes_back_cannot_pass_int32_either() -> None:
     assert_same(before, cache.snapshot())
 
 
+def test_a_pool_has_no_more_slots_than_int32_can_number() -> None:
+    with pytest.raises(ValueError, match="at most 2147483647 slots, got 536870912 pages of 4"):
+        make_cache(2**29)
+
+
 # -- what is left when something fails half way
 
 
