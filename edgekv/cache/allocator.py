@@ -13,17 +13,17 @@ ended), *cached* (neither, but kept for whoever asks for what it holds) and *fre
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.snapshot import AllocatorSnapshot, PageCounts, frozen
 from edgekv.errors import CacheError, OutOfPagesError
-from edgekv.native.ledger import Ledger, Pages
+from edgekv.native.ledger import Fenced, Ledger, Pages
 from edgekv.uncopied import uncopied
 
-_NO_PAGES = np.empty(0, dtype=np.int32)
+_NOTHING = Fenced(np.empty(0, dtype=np.int32), 0)
 
 
 @uncopied("its pages are counted once")
@@ -35,7 +35,7 @@ class PageAllocator:
             raise ValueError(f"a pool needs at least 1 page, got {num_pages}")
         self.num_pages = num_pages
         self._ledger = Ledger(num_pages)
-        self._steps: dict[int, Pages] = {}  # the pages that a step in flight names
+        self._steps: dict[int, Fenced] = {}  # the pages that a step in flight names
         self._num_steps_begun = 0
 
     @property
@@ -136,10 +136,15 @@ class PageAllocator:
 
         Pages are distinct within a row (n,); rows may share pages.
         """
-        token, listed = self._num_steps_begun, list(rows)
-        self._steps[token] = _NO_PAGES  # so that nothing can fail once the pages are fenced
+        listed = list(rows)
+        return self.begin_step_by(lambda: self._ledger.fence(listed))
+
+    def begin_step_by(self, fence: Callable[[], Fenced]) -> int:
+        """As ``begin_step``, of the pages that ``fence`` has fenced in the ledger."""
+        token = self._num_steps_begun
+        self._steps[token] = _NOTHING  # so that nothing can fail once the pages are fenced
         try:
-            self._steps[token] = self._ledger.fence(listed)
+            self._steps[token] = fence()
         except BaseException:
             del self._steps[token]
             raise
@@ -161,5 +166,5 @@ class PageAllocator:
             refs=frozen(ledger.refs),
             fences=frozen(ledger.fences),
             kept=frozen(ledger.kept),
-            steps=tuple(frozen(pages) for pages in self._steps.values()),
+            steps=tuple(frozen(fenced.pages) for fenced in self._steps.values()),
         )

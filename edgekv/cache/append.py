@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.cache.segments import KIND_CODES, KINDS
-from edgekv.cache.table import ID
-from edgekv.native.appends import LARGEST
+from edgekv.cache.snapshot import Scalar
+from edgekv.native.appends import LARGEST, AppendPlanner
 from edgekv.types import SegmentKind
 
 if TYPE_CHECKING:
@@ -27,11 +27,21 @@ if TYPE_CHECKING:
 Runs = Collection[tuple[int, int]]  # (start, stop) within the append
 
 
+def read_only(array: NDArray[Scalar]) -> NDArray[Scalar]:
+    """``array``, which nobody writes from now on."""
+    array.setflags(write=False)
+    return array
+
+
+_NO_COPIES = read_only(np.empty((0, 2), dtype=np.int32))
+
+
 @dataclass(slots=True, eq=False)
 class Append:
     """Tokens that a sequence has room for but does not hold yet. R = max(rope axes, 1)."""
 
     sequence: Sequence
+    native: AppendPlanner  # in which it is pending
     kind: SegmentKind
     num_tokens: int
     extend: bool
@@ -58,24 +68,15 @@ class Append:
 
     @property
     def copies(self) -> NDArray[np.int32]:
-        """(0 or 1, 2) pages ``(source, target)`` to copy before the step runs."""
+        """(0 or 1, 2) pages ``(source, target)`` to copy before the step runs; read-only."""
         if self.copy_page < 0:
-            return np.empty((0, 2), dtype=np.int32)
-        return np.array([[self.sequence.table.page_ids[-1], self.copy_page]], dtype=np.int32)
+            return _NO_COPIES
+        pages = [[self.sequence.table.page_ids[-1], self.copy_page]]
+        return read_only(np.array(pages, dtype=np.int32))
 
     def used_pages(self) -> NDArray[np.int32]:
         """(n,) distinct pages that a step with this append reads or writes."""
         return np.concatenate([self.sequence.table.page_ids, self.taken])
-
-    def table_rows(self, num_columns: int) -> NDArray[np.int32]:
-        """(pages, num_columns) page-table entries as the step must see them: a copy."""
-        table = self.sequence.table
-        rows = np.array(table.staged(self.pages.size)[:, :num_columns])
-        if self.tail_tokens:
-            rows[table.num_pages - 1, 1] += self.tail_tokens
-            if self.copy_page >= 0:
-                rows[table.num_pages - 1, ID] = self.copy_page
-        return rows
 
     def abort(self) -> None:
         """Give everything back; the sequence is exactly as before. Allowed while a step runs it."""

@@ -30,6 +30,8 @@ from edgekv.config import KVGeometry
 from edgekv.errors import CacheError, ContextError
 from edgekv.uncopied import uncopied
 
+MAX_SLOTS = 2**31 - 1  # that an int32 can number
+
 
 @uncopied("its pages are counted once")
 class PageCache:
@@ -59,6 +61,11 @@ class PageCache:
             raise ValueError(f"max_pages must be at least 1, got {max_pages}")
         if max_positions is not None and max_positions < 1:
             raise ValueError(f"max_positions must be at least 1, got {max_positions}")
+        if num_pages * geometry.page_size > MAX_SLOTS:
+            raise ValueError(
+                f"a pool has at most {MAX_SLOTS} slots, got {num_pages} pages of "
+                f"{geometry.page_size}"
+            )
         self.geometry = geometry
         self.allocator = PageAllocator(num_pages)
         self.counters = CacheCounters()

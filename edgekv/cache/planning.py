@@ -131,6 +131,7 @@ class Planner:
             planned, num_reserved = native.planned(), native.num_drawn
             append = Append(
                 sequence=sequence,
+                native=native,
                 kind=kind,
                 num_tokens=num_tokens,
                 extend=extend,
@@ -162,9 +163,8 @@ class Planner:
 
     def _take(self, request: Request) -> None:
         """Take the pages of ``request``, which is planned then."""
-        native, reserve = self._native, self._reserve
+        native, own = self._native, self._reserve.pages
         self._describe()
-        own = reserve.drawable() if reserve.pages.size else reserve.pages
         code = native.plan(request, own)
         if code == appends.NOT_FREE:
             num_taken, num_drawn = native.num_taken, native.num_drawn
@@ -174,7 +174,7 @@ class Planner:
             self._pool.make_free(num_taken - num_drawn)
             code = native.plan(request, own)
         if code:
-            self._refuse(code, request, own.size)
+            self._refuse(code, request)
 
     def _describe(self) -> None:
         layout = self._layout
@@ -187,14 +187,15 @@ class Planner:
             return max(starts) + num_tokens - 1
         return max(map(sum, zip(starts, relative.max(axis=1).tolist(), strict=True)))
 
-    def _refuse(self, code: int, request: Request, num_own: int) -> NoReturn:
+    def _refuse(self, code: int, request: Request) -> NoReturn:
         """Raise what ``code`` says of ``request``."""
         relative, num_tokens = request.relative, request.num_tokens
         if code == appends.NEGATIVE and relative is not None:
             refuse_negative(relative)
         if code == appends.NO_ROOM:
             num_new = self._native.num_taken - self._native.copies
-            self.check_room(num_new, self._last_position(num_tokens, relative), num_own=num_own)
+            last, num_own = self._last_position(num_tokens, relative), self._reserve.num_drawable
+            self.check_room(num_new, last, num_own=num_own)
         if code == appends.ADVANCE:
             furthest = num_tokens - 1 if relative is None else int(relative.max())
             moves = furthest + 1 if request.advance is None else request.advance

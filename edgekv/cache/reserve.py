@@ -34,11 +34,10 @@ class Reserve:
             raise
         return pages
 
-    def drawable(self) -> NDArray[np.int32]:
-        """(k,) the pages that an append may have now."""
-        if not self.pages.size:
-            return self.pages
-        return self.pages[~self._pool.allocator.is_fenced(self.pages)]
+    @property
+    def num_drawable(self) -> int:
+        """How many pages an append may have now."""
+        return int(np.count_nonzero(~self._pool.allocator.is_fenced(self.pages)))
 
     def draw(self, pages: NDArray[np.int32]) -> None:
         """``pages`` (n,), all drawable, are an append's from now on."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.checks import finite, refuse, whole
+from edgekv.checks import MAX_WHOLE, finite, refuse, whole
 from edgekv.types import SegmentKind
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ MAX_TIME_S = float(2**53)  # beyond it a float64 does not tell one second from t
 
 def checked_label(index: int, time_s: float) -> tuple[int, float]:
     """A segment's number and time as they are stored. Raises ValueError for what cannot be."""
+    plain = type(index) is int and -1 <= index <= MAX_WHOLE and type(time_s) is float
+    if plain and not abs(time_s) > MAX_TIME_S:
+        return index, time_s  # nearly always; asking abstract classes takes far longer
     index = whole(index, "index", least=-1)
     if not (isinstance(time_s, Real) and time_s != time_s):
         time_s = finite(time_s, "time", "be a finite number of seconds")

@@ -173,8 +173,9 @@ class Sequence(SequenceView):
         """A child with the same tokens, sharing every page. A pending append stays the parent's.
         ``purpose`` is for whoever observes the cache."""
         self._require_open()
+        layout = self._layout.copy()
         self._pool.allocator.retain(self.table.page_ids)
-        child = Sequence(self._pool, self._layout.copy(), self._lineage.entry, purpose=purpose)
+        child = Sequence(self._pool, layout, self._lineage.entry, purpose=purpose)
         if self._source is not None:
             child.look_at(self._source)
         self._pool.observer.opened(child, self)

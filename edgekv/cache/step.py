@@ -12,18 +12,18 @@ Does not know: who executes the step, and when the device has finished: the call
 from __future__ import annotations
 
 from collections.abc import Sequence as Collection
-from itertools import accumulate
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.cache.append import Append
+from edgekv.cache.append import Append, read_only
 from edgekv.cache.cross import CrossCache, CrossInput
 from edgekv.cache.pool import PoolState
 from edgekv.cache.snapshot import Scalar
 from edgekv.errors import CacheError
+from edgekv.native.steps import StepPlan
 from edgekv.types import CrossTables, StepTables
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ class Step:
     def __init__(self, pool: PoolState, appends: Collection[Append]) -> None:
         check_appends(appends)
         self.appends = tuple(appends)
-        self.tables = build_tables(appends, pool.geometry.num_rope_axes, pool.cross)
+        plan = StepPlan([append.native for append in self.appends], 2 + pool.geometry.num_rope_axes)
+        self.tables = build_tables(self.appends, plan, pool.cross)
         # (C, 2) int32 pages (source, target) to copy before anything is written
-        self.copies = np.concatenate([append.copies for append in appends])
-        self.copies.flags.writeable = False
+        self.copies = _joined([append.copies for append in self.appends], axis=0)
         self._pool = pool
         self._ended = False
         # A sequence that closes meanwhile lets go its source, which the device may still read.
         self._sources: list[CrossInput] = []
-        self.token = pool.allocator.begin_step(map(Append.used_pages, appends))
+        self.token = pool.allocator.begin_step_by(plan.begin)
         try:
             for append in appends:
                 if append.sequence.source is not None:
@@ -114,33 +114,20 @@ def check_appends(appends: Collection[Append]) -> None:
 
 
 def build_tables(
-    appends: Collection[Append], num_rope_axes: int, cross: CrossCache | None
+    appends: Collection[Append], plan: StepPlan, cross: CrossCache | None
 ) -> StepTables:
-    """The operator's host arrays, one row per append, all fresh and read-only."""
-    rows = [append.table_rows(2 + num_rope_axes) for append in appends]
-    if len(rows) == 1:
-        page_table = rows[0][None]
-    else:
-        page_table = np.zeros((len(rows), max(map(len, rows)), 2 + num_rope_axes), dtype=np.int32)
-        page_table[:, :, 0] = -1
-        for b, row in enumerate(rows):
-            page_table[b, : len(row)] = row
-    starts = accumulate((append.num_tokens for append in appends), initial=0)
-    tables = StepTables(
+    """The operator's host arrays, one row per append, of a ``plan`` that is begun later: read-only
+    then."""
+    return StepTables(
         position_ids=_joined([append.positions for append in appends]),
-        page_table=page_table,
-        query_starts=np.array(list(starts), dtype=np.int32),
+        page_table=plan.page_table,
+        query_starts=plan.query_starts,
         slot_mapping=_joined([append.slots for append in appends]),
         kv_limits=_joined([append.kv_limits for append in appends]),
         query_indices=_joined([append.query_indices for append in appends]),
-        mass_weights=np.array([append.mass_weight for append in appends], dtype=np.float32),
+        mass_weights=read_only(np.array([append.mass_weight for append in appends], np.float32)),
         cross=None if cross is None else build_cross_tables(appends),
     )
-    for part in (tables, tables.cross):
-        for name in () if part is None else part.__slots__:
-            if isinstance(array := getattr(part, name), np.ndarray):
-                array.setflags(write=False)
-    return tables
 
 
 def build_cross_tables(appends: Collection[Append]) -> CrossTables:
@@ -154,9 +141,10 @@ def build_cross_tables(appends: Collection[Append]) -> CrossTables:
             page_table[b, : len(source.table)] = source.table
     seen = [0 if source is None else source.num_states for source in sources]
     counts = [append.num_tokens for append in appends]
-    return CrossTables(page_table, np.repeat(np.array(seen, dtype=np.int32), counts))
+    limits = np.repeat(np.array(seen, dtype=np.int32), counts)
+    return CrossTables(read_only(page_table), read_only(limits))
 
 
-def _joined(arrays: list[NDArray[Scalar]]) -> NDArray[Scalar]:
-    """One array along the last axis: of an append alone its own, which is never written again."""
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
+def _joined(arrays: list[NDArray[Scalar]], axis: int = -1) -> NDArray[Scalar]:
+    """One array along ``axis``: of an append alone its own, which is never written again."""
+    return arrays[0] if len(arrays) == 1 else read_only(np.concatenate(arrays, axis=axis))

@@ -49,10 +49,6 @@ class PageTable:
         """Whether the last page has moved: it has one shift, so no new token can join it."""
         return bool(self.rows[-1, SHIFT : SHIFT + self.num_axes].any())
 
-    def staged(self, num_new: int) -> NDArray[np.int32]:
-        """The committed entries and ``num_new`` staged ones, as ``rows``. A live view."""
-        return self._rows[: self.num_pages + num_new]
-
     def stage(
         self,
         pages: NDArray[np.int32],  # (n,)

@@ -20,11 +20,12 @@ from edgekv.native.layout import LayoutState
 from edgekv.native.ledger import Ledger
 from edgekv.native.library import native_call
 from edgekv.native.memory import address
+from edgekv.uncopied import uncopied
 
 DONE, EMPTY, OTHER_KIND, OTHER_INDEX, NEGATIVE, NO_ROOM, ADVANCE, NOT_FREE = range(8)
 LARGEST = 2**31 - 1  # of a position, and of where the next one would be
 _P, _N, _I = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-_LABEL = [_I, _N, _I, _N]  # kind, tokens, whether it extends, index
+_SIZE = [_I, _N, _I]  # kind, tokens, whether it extends
 
 
 class _State(ctypes.Structure):
@@ -70,6 +71,7 @@ class Planned(NamedTuple):
     positions: NDArray[np.int64]  # (R, n)
 
 
+@uncopied("native calls know where it is")
 class AppendPlanner:
     """Plans the appends to one sequence, whose memory stays where it is."""
 
@@ -103,6 +105,21 @@ class AppendPlanner:
         self._at = ctypes.addressof(self._state)
         self._ledger = ledger
         self._pages, self._plan, self._commit = _calls()
+
+    @property
+    def at(self) -> int:
+        """Where the state is, for native calls over several."""
+        return self._at
+
+    @property
+    def num_entries(self) -> int:
+        """Entries of the table with the planned ones."""
+        return self._layout.num_pages + self._state.num_taken - self._state.copies
+
+    @property
+    def num_used(self) -> int:
+        """Pages that a step with the planned tokens reads or writes."""
+        return self._layout.num_pages + self._state.num_taken
 
     @property
     def num_taken(self) -> int:
@@ -140,16 +157,16 @@ class AppendPlanner:
 
     def num_pages(self, kind: int, num_tokens: int, *, extend: bool) -> int:
         """Pages that a plan would take, or -code."""
-        return self._pages(self._at, kind, num_tokens, extend, -1)
+        return self._pages(self._at, kind, num_tokens, extend)
 
     def plan(self, request: Request, own: NDArray[np.int32]) -> int:
-        """Take the pages, those of ``own`` (n,) first, and stage their entries: a code."""
+        """Take the pages, first those of ``own`` (n,), held already, that no step in flight uses;
+        stage their entries: a code."""
         kind, num_tokens, extend, frame, relative, advance, runs = request
         most_pages = 1 + -(-num_tokens // self._page_size)
         tokens = np.empty(3 * num_tokens + self._num_axes + most_pages, dtype=np.int32)
         positions = np.empty((self._num_axes, num_tokens), dtype=np.int64)
         pairs = [number for run in runs for number in run]
-        own = np.ascontiguousarray(own, dtype=np.int32)
         self._filled = (tokens, positions)
         return self._plan(
             self._at,
@@ -168,17 +185,15 @@ class AppendPlanner:
         )
 
     def planned(self) -> Planned:
-        """The arrays of the last plan."""
+        """The arrays of the last plan; what a step's tables are made of is read-only."""
         tokens, positions = self._filled
         n = positions.shape[1]
         start = 3 * n + self._num_axes
+        advance, taken = tokens[3 * n : start], tokens[start : start + self._state.num_taken]
+        tokens.setflags(write=False)
+        positions.setflags(write=False)
         return Planned(
-            tokens[:n],
-            tokens[n : 2 * n],
-            tokens[2 * n : 3 * n],
-            tokens[3 * n : start],
-            tokens[start : start + self._state.num_taken],
-            positions,
+            tokens[:n], tokens[n : 2 * n], tokens[2 * n : 3 * n], advance, taken, positions
         )
 
     def give_back(self) -> None:
@@ -197,7 +212,7 @@ class AppendPlanner:
 @cache
 def _calls() -> tuple[Callable[..., int], ...]:
     return (
-        native_call("append_pages", [_P, *_LABEL], _N),
-        native_call("append_plan", [_P, *_LABEL, *[_P] * 3, _N, _P, _N, _P, _P]),
+        native_call("append_pages", [_P, *_SIZE], _N),
+        native_call("append_plan", [_P, *_SIZE, _N, *[_P] * 3, _N, _P, _N, _P, _P]),
         native_call("append_commit", [_P, _I, _N, _N, ctypes.c_double]),
     )

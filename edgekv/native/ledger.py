@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,13 @@ class _State(ctypes.Structure):
     num_in_flight: int
     num_cached: int
     culprit: int
+
+
+class Fenced(NamedTuple):
+    """Pages that a step names."""
+
+    pages: Pages  # (n,)
+    at: int  # where they are, as after a step's run it takes long to find out
 
 
 @uncopied("native calls know where it is")
@@ -125,20 +133,21 @@ class Ledger:
         """Kept, distinct ``pages`` (n,) are kept no longer; cached ones are free."""
         self._call(self._forget, pages)
 
-    def fence(self, rows: Sequence[Pages]) -> Pages:
-        """Fence the held pages of ``rows``, distinct within each: (n,) what ``unfence`` gets."""
+    def fence(self, rows: Sequence[Pages]) -> Fenced:
+        """Fence the held pages of ``rows``, distinct within each."""
         pages = np.concatenate(rows) if rows else np.empty(0, dtype=np.int32)
         counts = np.array([row.size for row in rows], dtype=np.int64)
         for row in rows:
             self._check_form(row)
-        code = self._fence(self._at, address(pages), address(counts), counts.size)
+        fenced = Fenced(pages, address(pages))
+        code = self._fence(self._at, fenced.at, address(counts), counts.size)
         if code:
             self._refuse(code, pages)
-        return pages
+        return fenced
 
-    def unfence(self, pages: Pages) -> None:
+    def unfence(self, fenced: Fenced) -> None:
         """Undo ``fence``; what nobody holds or fences any more goes as in ``release``."""
-        self._unfence(self._at, address(pages), pages.size, self._ids_at)
+        self._unfence(self._at, fenced.at, fenced.pages.size, self._ids_at)
 
     def index(self, pages: Pages) -> NDArray[np.intp]:
         """``pages`` (n,) to look something up with. Raises ValueError for ids out of range."""

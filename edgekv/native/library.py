@@ -14,7 +14,7 @@ from typing import Any
 from edgekv.errors import ExecutorError
 from edgekv.native import ort_library_path
 
-VERSION = 4  # plugins/cpu/version.cpp has the same
+VERSION = 5  # plugins/cpu/version.cpp has the same
 
 
 def native_call(

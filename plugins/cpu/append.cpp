@@ -155,12 +155,31 @@ void fill_positions(const EdgekvAppend& append, const int64_t* relative, int64_t
       *positions++ = append.layout.next_position[axis] + (relative ? *relative++ : i);
 }
 
+void fill_table(const EdgekvAppend& append, int64_t num_entries, int64_t num_columns,
+                int32_t* table) {
+  const EdgekvLayout& layout = append.layout;
+  const int64_t num_held = layout.num_pages + append.num_taken - append.copies;
+  for (int64_t k = 0; k < num_held; ++k) {
+    const int32_t* entry = layout.entries + k * width(layout);
+    std::copy(entry, entry + num_columns, table + k * num_columns);
+  }
+  for (int64_t k = num_held; k < num_entries; ++k) {
+    std::fill(table + k * num_columns, table + (k + 1) * num_columns, 0);
+    table[k * num_columns] = -1;
+  }
+  if (append.tail_tokens) {
+    int32_t* tail = table + (layout.num_pages - 1) * num_columns;
+    tail[1] += static_cast<int32_t>(append.tail_tokens);
+    if (append.copies) tail[0] = append.taken[0];
+  }
+}
+
 }  // namespace
 
 int64_t edgekv_append_pages(const EdgekvAppend* append, int32_t kind, int64_t num_tokens,
-                            int32_t extend, int64_t index) {
+                            int32_t extend) {
   Tail tail;
-  const int32_t code = find_tail(*append, kind, num_tokens, extend, index, tail);
+  const int32_t code = find_tail(*append, kind, num_tokens, extend, -1, tail);
   return code ? -code : tail.num_taken;
 }
 
@@ -180,15 +199,17 @@ int32_t edgekv_append_plan(EdgekvAppend* append, int32_t kind, int64_t num_token
   if (!reach(layout, relative, num_tokens, far)) return EDGEKV_APPEND_NEGATIVE;
   const int64_t num_free = ledger.num_pages - ledger.top;
   const int64_t num_new = append->num_taken - append->copies;
+  const auto is_drawable = [&](int32_t page) { return !ledger.fences[page]; };
+  const int64_t num_drawable = std::count_if(own, own + num_own, is_drawable);
   // A pool that has too few pages is told of first, also of the only sequence in it.
-  const bool pool_has = num_new <= num_free + ledger.num_cached + num_own;
+  const bool pool_has = num_new <= num_free + ledger.num_cached + num_drawable;
   if ((num_new > append->max_pages - layout.num_pages && pool_has) ||
       far.last >= append->end_position)
     return EDGEKV_APPEND_NO_ROOM;
   const auto move = [&](int64_t axis) { return advance ? advance[axis] : far.relative + 1; };
   for (int64_t axis = 0; axis < layout.num_axes; ++axis)
     if (move(axis) > kLargest - layout.next_position[axis]) return EDGEKV_APPEND_ADVANCE;
-  append->num_drawn = std::min(num_own, append->num_taken);
+  append->num_drawn = std::min(num_drawable, append->num_taken);
   const int64_t missing = append->num_taken - append->num_drawn;
   if (missing > num_free) return EDGEKV_APPEND_NOT_FREE;
 
@@ -199,13 +220,32 @@ int32_t edgekv_append_plan(EdgekvAppend* append, int32_t kind, int64_t num_token
     planned_advance(*append)[axis] = static_cast<int32_t>(move(axis));
     if (move(axis) != num_tokens) append->uniform = 0;
   }
-  std::copy(own, own + append->num_drawn, append->taken);
+  for (int64_t k = 0; k < append->num_drawn; ++own)
+    if (is_drawable(*own)) append->taken[k++] = *own;
   edgekv_ledger_take(&ledger, append->taken + append->num_drawn, missing);
   stage(*append);
   fill_slots(*append, tokens);
   fill_limits(*append, runs, num_runs, tokens + num_tokens, tokens + 2 * num_tokens);
   fill_positions(*append, relative, positions);
   return EDGEKV_APPEND_DONE;
+}
+
+int32_t edgekv_append_begin(const EdgekvAppend* const* appends, int64_t num_appends,
+                            int64_t num_entries, int64_t num_columns, int32_t* page_table,
+                            int32_t* query_starts, int32_t* fenced, int64_t* counts) {
+  int32_t* next_fenced = fenced;
+  query_starts[0] = 0;
+  for (int64_t b = 0; b < num_appends; ++b, page_table += num_entries * num_columns) {
+    const EdgekvAppend& append = *appends[b];
+    fill_table(append, num_entries, num_columns, page_table);
+    query_starts[b + 1] = query_starts[b] + static_cast<int32_t>(append.num_tokens);
+    const EdgekvLayout& layout = append.layout;
+    for (int64_t k = 0; k < layout.num_pages; ++k)
+      *next_fenced++ = layout.entries[k * width(layout)];
+    next_fenced = std::copy(append.taken, append.taken + append.num_taken, next_fenced);
+    counts[b] = layout.num_pages + append.num_taken;
+  }
+  return edgekv_ledger_fence(appends[0]->ledger, fenced, counts, num_appends);
 }
 
 int32_t edgekv_append_commit(EdgekvAppend* append, int32_t kind, int64_t id, int64_t index,

@@ -1,7 +1,7 @@
 // Tokens that join a sequence: planned by one call, counted by another, plain memory, no runtime.
 //
-// Guarantees: a call checks everything before it changes anything. Knows neither what pages hold nor
-// who else holds them. edgekv/cache/planning.py owns the memory and says what it means.
+// Guarantees: a call checks everything before it changes anything. Knows neither what pages hold
+// nor who else holds them. edgekv/cache/planning.py owns the memory and says what it means.
 #pragma once
 
 #include <cstdint>
@@ -44,21 +44,33 @@ enum EdgekvAppendCode {
 #define EDGEKV_APPEND_CALL __attribute__((visibility("default"))) int32_t
 
 // How many pages a plan of `num_tokens` > 0 tokens of this kind would take; below 0, the code that
-// refuses it. An `index` of -1 is that of the segment that is extended.
+// refuses it.
 __attribute__((visibility("default"))) int64_t edgekv_append_pages(const EdgekvAppend*,
                                                                    int32_t kind, int64_t num_tokens,
-                                                                   int32_t extend, int64_t index);
+                                                                   int32_t extend);
 
-// Takes the pages of `num_tokens` tokens, first of `own` (num_own,), held already, then free ones;
-// stages their entries behind the table's, and fills `tokens` and `positions`.
+// Takes the pages of `num_tokens` > 0 tokens, first those of `own` (num_own,), held already, that
+// no step in flight uses, then free ones; stages their entries behind the table's, and fills
+// `tokens` (slots, indices, limits, advance, pages taken) and `positions`. An `index` of -1 is that
+// of the segment that is extended.
 EDGEKV_APPEND_CALL edgekv_append_plan(
-    EdgekvAppend*, int32_t kind, int64_t num_tokens, int32_t extend, int64_t index,  // as above
+    EdgekvAppend*, int32_t kind, int64_t num_tokens, int32_t extend, int64_t index,
     const int64_t* relative,  // (num_axes, num_tokens) from next_position on; null: they count up
     const int64_t* advance,   // (num_axes,) >= 0; null: behind the largest position of any axis
     const int64_t* runs,      // (num_runs, 2) start, stop: tokens that see to the end of their run
     int64_t num_runs, const int32_t* own, int64_t num_own,
-    int32_t* tokens,  // (3 num_tokens + num_axes + most pages,): slots, indices, limits, advance, taken
+    int32_t* tokens,      // (3 num_tokens + num_axes + 1 + pages of num_tokens,)
     int64_t* positions);  // (num_axes, num_tokens)
+
+// Tables of one step over `num_appends` appends of one ledger, and a fence around every page in
+// them. `page_table` is (num_appends, num_entries, num_columns): id, valid tokens and shifts as the
+// step must see them, id -1 behind the last; `query_starts` is (num_appends + 1,). `fenced` gets,
+// append by append, the pages in the table, then those taken: `counts` (num_appends,) says how
+// many. Returns a code of edgekv_ledger_fence.
+EDGEKV_APPEND_CALL edgekv_append_begin(const EdgekvAppend* const* appends, int64_t num_appends,
+                                       int64_t num_entries, int64_t num_columns,
+                                       int32_t* page_table, int32_t* query_starts, int32_t* fenced,
+                                       int64_t* counts);
 
 // Counts the planned tokens; a new segment gets `id`, `index` and `time_s`. The page that a copy
 // replaces loses a holder. What counts pages, segments and tokens is the caller's to raise.

@@ -1,3 +1,3 @@
 #include "version.h"
 
-int64_t edgekv_native_version() { return 4; }
+int64_t edgekv_native_version() { return 5; }

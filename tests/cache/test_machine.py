@@ -262,7 +262,10 @@ def abort_forgets_the_reserve(patch: pytest.MonkeyPatch) -> None:
 
 
 def draw_what_a_step_still_uses(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PageAllocator, "is_fenced", lambda _, pages: np.zeros(pages.size, np.bool_))
+    def pretend(planner: Planner) -> AbstractContextManager[None]:
+        return pretended(planner._pool.allocator.ledger.fences, planner._reserve.pages, 0)
+
+    plan_as_if(pretend, patch)
 
 
 def reserve_is_not_given_back(patch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def assert_planned(
     rows = np.zeros((len(fresh), 2 + 2 * num_axes), np.int32)
     rows[:, 0], rows[:, 1], rows[:, 2 + num_axes :] = fresh, page_size, base
     rows[-1:, 1] -= len(fresh) * page_size - (n - tail)
-    assert np.array_equal(table.staged(len(fresh))[table.num_pages :], rows)
+    assert np.array_equal(table.memory[table.num_pages :][: len(fresh)], rows)
 
 
 # -- drawn appends behind drawn contexts
@@ -210,6 +210,11 @@ def test_what_comes_back_cannot_pass_int32_either() -> None:
     with pytest.raises(ContextError, match="need position 2147483647, a page table's last is"):
         sequence.insert(state)
     assert_same(before, cache.snapshot())
+
+
+def test_a_pool_has_no_more_slots_than_int32_can_number() -> None:
+    with pytest.raises(ValueError, match="at most 2147483647 slots, got 536870912 pages of 4"):
+        make_cache(2**29)
 
 
 # -- what is left when something fails half way

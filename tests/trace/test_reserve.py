@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgekv.cache.reserve import Reserve
@@ -65,8 +66,13 @@ def test_a_reserve_that_is_drawn_otherwise_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_reserves(tmp_path / "t")
-    real = Reserve.drawable
-    monkeypatch.setattr(Reserve, "drawable", lambda self: real(self)[::-1])
+    real = Reserve.put_back
+
+    def last_first(self: Reserve, pages: np.ndarray) -> None:
+        real(self, pages)
+        self.pages = self.pages[::-1].copy()
+
+    monkeypatch.setattr(Reserve, "put_back", last_first)
     assert "pages taken: the log says" in str(replay(read_log(tmp_path / "t")).difference)
 
 
