@@ -118,6 +118,12 @@ class Layout:
         segments.cut(num_segments)
         return pages, num_frames
 
+    @property
+    def dropped_at(self) -> int:
+        """Where the pages are in memory that were taken out last."""
+        assert self._dropper is not None, "nothing was dropped"
+        return self._dropper.released_at
+
     def restore(self) -> None:
         """Hold the tokens from before the last ``drop`` with ``save``, and no others; ids go on
         from where they are."""

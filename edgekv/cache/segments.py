@@ -119,7 +119,8 @@ class SegmentTable:
     def rows(self) -> NDArray[np.void]:
         """(n,) fields as in segment_dtype."""
         if self._rows is None:
-            self._rows = np.frombuffer(self.memory, self._dtype)[self.first :]
+            place = self.first * self._dtype.itemsize
+            self._rows = np.frombuffer(self.memory, self._dtype, offset=place)
         return self._rows
 
     @property
@@ -207,9 +208,9 @@ class SegmentTable:
             num_pages=None if self.given_pages is None else self.given_pages[which],
         )
 
-    def behind(self, place: int) -> SegmentTable:
-        """The segments from ``place`` on, of a table whose own are all in ``memory``."""
-        return SegmentTable(self.memory, self._dtype, place, self.pages, self._known)
+    def skip(self, num_segments: int) -> None:
+        """Have the first ``num_segments`` no longer. Before any column is looked at."""
+        self.first += num_segments
 
     def having(
         self,

@@ -251,7 +251,8 @@ class Sequence(SequenceView):
     def let_go(self) -> None:
         """Give up what was set aside."""
         if self._aside is not None:
-            self._pool.allocator.release(self._aside.pages)
+            pages = self._aside.pages
+            self._pool.allocator.ledger.release_at(self._layout.dropped_at, pages.size)
             self._aside = None
             self._pool.observer.decided(self, "let go")
 

@@ -79,7 +79,7 @@ class LayoutDropper:
             next_position=address(next_position),
         )
         self._at = ctypes.addressof(self._state)
-        self._places_at, self._released_at = address(self._places), address(self._released)
+        self._places_at, self.released_at = address(self._places), address(self._released)
         self._kinds = pinned_kind, frame_kind
         self._drop = native_call("layout_drop", [_P, _P, _N, _CODE, _CODE, _CODE, _P, _P])
         self._restore = native_call("layout_restore", [_P], None)
@@ -105,7 +105,7 @@ class LayoutDropper:
         state, given = self._state, ids.tobytes()
         state.num_pages, state.num_segments, state.num_tokens = counts
         code = self._drop(
-            self._at, given, ids.size, *self._kinds, save, self._released_at, self._places_at
+            self._at, given, ids.size, *self._kinds, save, self.released_at, self._places_at
         )
         if code == _UNKNOWN:
             raise ValueError(f"no segment {state.culprit} in this sequence")

@@ -117,9 +117,9 @@ class Ledger:
         self._call(self._release, pages)
 
     def release_at(self, pages_at: int, num_pages: int) -> None:
-        """As ``release``, of pages that are in memory (num_pages,) int32 and were just taken."""
+        """As ``release``, of pages that are in memory (num_pages,) int32 and known to be held."""
         code = self._release(self._at, pages_at, num_pages)
-        assert not code, "what was just taken is held"
+        assert not code, "what is released is held"
 
     def keep(self, pages: Pages) -> None:
         """Held, distinct ``pages`` (n,) are kept."""

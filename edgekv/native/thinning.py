@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgekv.native.columns import PageNumbers, PageRows
 from edgekv.native.library import native_call
+from edgekv.native.memory import address
 
 _P, _N = ctypes.c_void_p, ctypes.c_int64
 _NO_MEMORY, _UNREAD = -1, -2
@@ -54,8 +55,8 @@ def choose(
         rows = looks.at
     elif looks is not None:
         vectors, width = _bytes(looks, np.float32, num_offered), looks.shape[1]
-    out = (_N * (num_past + 1))()
-    at = ctypes.addressof(out)
+    out = np.empty(num_past + 1, dtype=np.int64)
+    at = address(out)
     num_gone = _thin_out()(
         memory,
         len(memory) // num_all if num_all else 0,
@@ -71,15 +72,14 @@ def choose(
         rows,
         by_gap,
         num_pages,
-        at + ctypes.sizeof(_N),
+        at + out.itemsize,
         at,
     )
     if num_gone == _UNREAD:
         raise UnreadError
     if num_gone == _NO_MEMORY:
         raise MemoryError(f"no memory to choose among {num_offered} segments")
-    gone = np.frombuffer(memoryview(out), np.int64, num_gone, ctypes.sizeof(_N))
-    return gone, out[0]
+    return out[1 : 1 + num_gone], int(out[0])
 
 
 def _bytes(column: NDArray[Any], dtype: type, num_offered: int) -> bytes:

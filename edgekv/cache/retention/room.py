@@ -88,8 +88,7 @@ def choose_room(
     excess = marks.excess(sequence.num_pages, num_pages)
     if num_pages <= num_free and not excess:
         return _NOTHING
-    table = offered(sequence, rule)
-    loose = _loose(table, spare_newest=spare_newest)
+    loose = _loose(offered(sequence, rule), spare_newest=spare_newest)
     if excess > len(loose):  # which have a page each, or more
         droppable = int(loose.num_pages.sum())
         pinned = sequence.num_pages - droppable
@@ -100,7 +99,8 @@ def choose_room(
     if num_pages <= num_free:
         return choose(sequence, rule, loose, excess)
     # Pages that forks hold too come free only with the forks.
-    private = sequence.private_pages()[np.isin(table.ids, loose.ids)]
+    is_loose = np.isin(sequence.segment_table().ids, loose.ids)
+    private = sequence.private_pages()[is_loose]
     freeable = num_free + int(private.sum())
     if num_pages > freeable:
         raise OutOfPagesError(num_pages, freeable)
@@ -114,9 +114,10 @@ def choose_room(
 
 
 def _loose(table: SegmentTable, *, spare_newest: bool) -> SegmentTable:
-    """The segments that may leave."""
+    """Those of a whole fresh ``table`` that may leave."""
     codes = table.codes
     num_pinned = codes.count(SYSTEM_CODE)
     if not spare_newest and codes.rfind(SYSTEM_CODE) < num_pinned:  # all behind the start
-        return table.behind(num_pinned)
+        table.skip(num_pinned)
+        return table
     return table.take(may_leave(table, spare_newest=spare_newest))
