@@ -66,9 +66,21 @@ void edgekv_sum_pages(const unsigned char* segments, int64_t segment_bytes, int6
   }
 }
 
+// Asked for all at once, since they lie anywhere: the processor cannot guess the next one.
+void fetch_ahead(const unsigned char* segments, int64_t segment_bytes, int64_t n,
+                 const int32_t* pages, const EdgekvRows& rows) {
+  constexpr int64_t kLine = 64 / sizeof(float);
+  for (int64_t place = 0; place < n; ++place) {
+    const float* row = rows.rows + pages[0] * rows.width;
+    for (int64_t i = 0; i < rows.width; i += kLine) __builtin_prefetch(row + i);
+    pages += at(segments, segment_bytes, place).num_pages;
+  }
+}
+
 int64_t edgekv_make_rows(const unsigned char* segments, int64_t segment_bytes, int64_t n,
                          const int32_t* pages, const EdgekvRows* rows, int64_t* missing,
                          int32_t* missing_pages, int64_t* num_pages) {
+  fetch_ahead(segments, segment_bytes, n, pages, *rows);
   int64_t num_missing = 0;
   *num_pages = 0;
   for (int64_t place = 0; place < n; ++place) {

@@ -97,17 +97,18 @@ class Gaps {
   std::vector<Link> links_;
 };
 
-// In double precision, whose sum is the same in any order as far as a float shows: every machine
-// chooses alike. Lanes, so that it can be computed by vectors.
-float dot(const double* a, const double* b, int64_t width) {
+// Lanes in an order of their own, so that it can be computed by vectors and every machine chooses
+// alike; products and sums are not contracted, see CMakeLists.txt.
+float dot(const float* a, const float* b, int64_t width) {
   constexpr int kLanes = 8;
-  double sums[kLanes] = {}, sum = 0;
+  float sums[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= width; i += kLanes)
     for (int lane = 0; lane < kLanes; ++lane) sums[lane] += a[i + lane] * b[i + lane];
-  for (; i < width; ++i) sum += a[i] * b[i];
-  for (const double part : sums) sum += part;
-  return static_cast<float>(sum);
+  for (int lane = 0; i < width; ++i, ++lane) sums[lane] += a[i] * b[i];
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+  return sums[0];
 }
 
 // How far each segment's vector is from the nearest other one that is still there, 1 - cosine.
@@ -118,21 +119,16 @@ class Nearest {
         norms_(num_segments_),
         products_(num_segments_ * num_segments_),
         found_(num_segments_) {
-    if (!num_segments_) return;
-    const int64_t width = offer.width();
-    std::vector<double> wide(num_segments_ * width);
     for (int64_t i = 0; i < num_segments_; ++i) {
       const float* vector = offer.vector(i);
       if (!vector) continue;
-      double* own = wide.data() + i * width;
-      std::copy(vector, vector + width, own);
-      const float norm = std::sqrt(dot(own, own, width));
+      const float norm = std::sqrt(dot(vector, vector, offer.width()));
       if (!(norm > 0)) continue;  // NaN: no vector
       norms_[i] = norm;
       for (int64_t j = 0; j < std::min(i, offer.num_past()); ++j)  // what stays is not rated
         if (norms_[j])
           products_[i * num_segments_ + j] = products_[j * num_segments_ + i] =
-              dot(own, wide.data() + j * width, width);
+              dot(vector, offer.vector(j), offer.width());
     }
   }
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgekv.cache import SegmentTable
-from edgekv.cache.retention.thinning import num_recent, thin_out
+from edgekv.cache.retention.thinning import thin_out
 from edgekv.cache.segments import segment_dtype
 
 ENDLESS = 1_000_000
@@ -31,6 +31,15 @@ def drawn(seed: int) -> SegmentTable:
     return table.having(num_pages=free)
 
 
+def products_of(vectors: np.ndarray) -> np.ndarray:
+    """(n, n) float32, of vectors (n, 8): summed up by halves, as the call does."""
+    sums = vectors[:, None] * vectors[None]
+    for half in (4, 2, 1):
+        sums = sums[..., :half] + sums[..., half : 2 * half]
+    products: np.ndarray = sums[..., 0]
+    return products
+
+
 def defined(
     table: SegmentTable,
     num_pages: int,
@@ -40,9 +49,8 @@ def defined(
 ) -> list[int]:
     """What the docstring of ``thin_out`` says, word for word."""
     ids, pages, here = table.ids.tolist(), table.num_pages.tolist(), list(range(len(table)))
-    past = range(len(table) - num_recent(len(table)))
-    wide = None if vectors is None else vectors.astype(np.float64)
-    products = None if wide is None else (wide @ wide.T).astype(np.float32)
+    past = range(len(table) - -(-len(table) // 4))
+    products = None if vectors is None else products_of(vectors)
 
     def has_vector(i: int) -> bool:
         return products is not None and bool(products[i, i] > 0)

@@ -15,12 +15,7 @@ from edgekv.cache.retention.window import Window
 from edgekv.cache.segments import SegmentTable
 from edgekv.native.thinning import UnreadError, choose
 
-_RECENT_SHARE = 4  # one quarter of the segments, the newest, is kept whole
-
-
-def num_recent(num_segments: int) -> int:
-    """How many of the newest segments stay whole."""
-    return -(-num_segments // _RECENT_SHARE)
+_RECENT_SHARE = 4  # one quarter of the segments, rounded up, the newest, is kept whole
 
 
 def thin_out(
@@ -41,12 +36,12 @@ def thin_out(
     segments of the stream, which ids number, so that frames without a time count like any. The
     first segment has no neighbour before it: its gap is as good as endless.
     """
-    size, heat, looks = len(segments), None, None
+    size, heat, looks = segments.num_all - segments.first, None, None
     if by_heat and (heat := segments.heat_of_pages) is None:
         worth = segments.heat if worth is None else worth * segments.heat
     if by_look:
         looks = segments.rows_of_pages or segments.summaries
-    num_past = size - num_recent(size)
+    num_past = size - -(-size // _RECENT_SHARE)
     try:
         gone, missing = choose(segments, num_past, num_pages, worth, heat, looks, by_gap)
     except UnreadError:  # the pages are not in memory
