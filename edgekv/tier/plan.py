@@ -72,8 +72,9 @@ def check_memory(path: str | Path, plan: TierPlan, num_slots: int, body_bytes: i
     limit = HEADER_BYTES + fitting * (FRAME_BYTES + body_bytes)
     would_do = format_bytes(limit, rounded="down")
     raise TierError(
-        f"{path}: to find {num_slots} frames again takes {format_bytes(needed)} of memory, "
-        f"{format_bytes(available)} are available: a tier of {would_do} would do"
+        f"{path}: to find {num_slots} frames again takes "
+        f"{format_bytes(needed, rounded='up')} of memory, "
+        f"{format_bytes(available, rounded='down')} are available: a tier of {would_do} would do"
     )
 
 
