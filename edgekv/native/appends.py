@@ -20,6 +20,7 @@ from edgekv.native.layout import LayoutState
 from edgekv.native.ledger import Ledger
 from edgekv.native.library import native_call
 from edgekv.native.memory import address
+from edgekv.uncopied import uncopied
 
 DONE, EMPTY, OTHER_KIND, OTHER_INDEX, NEGATIVE, NO_ROOM, ADVANCE, NOT_FREE = range(8)
 LARGEST = 2**31 - 1  # of a position, and of where the next one would be
@@ -70,6 +71,7 @@ class Planned(NamedTuple):
     positions: NDArray[np.int64]  # (R, n)
 
 
+@uncopied("native calls know where it is")
 class AppendPlanner:
     """Plans the appends to one sequence, whose memory stays where it is."""
 
