@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgekv.checks import path_of, whole
+from edgekv.checks import path_of, refuse, whole
 from edgekv.config import Rotation, format_bytes
 from edgekv.errors import TierError
 from edgekv.memory import available_bytes
@@ -47,6 +47,15 @@ class TierRecord:
     def __post_init__(self) -> None:
         path_of(self.path, "path")
         whole(self.max_bytes, "max_bytes", least=1)
+
+
+def check_path(path: Path) -> None:
+    """Raise ValueError for one that a saved session could not name."""
+    absolute = str(path_of(path.absolute(), "tier"))
+    try:
+        absolute.encode()
+    except UnicodeEncodeError:
+        refuse("tier", "be a path in Unicode, as saved sessions name it", absolute)
 
 
 def check_owner(path: str | Path, meta: dict[str, object], wanted: dict[str, object]) -> None:

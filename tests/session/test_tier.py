@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import resource
 import shutil
 import threading
@@ -121,6 +122,19 @@ def test_a_full_disk_ends_storing_and_nothing_else(
         assert 0 < tier.num_frames == tier.num_stored < stats.num_evicted_frames
         session.ask(QUESTION, OPTIONS, recall="auto")
         assert tier_of(session).num_recalled > 0
+
+
+def test_a_tier_that_no_saved_session_could_name_is_refused(
+    model: edgekv.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = tmp_path / os.fsdecode(b"a\xff")
+    odd.mkdir()
+    monkeypatch.chdir(odd)
+    for path in (tmp_path / os.fsdecode(b"t\xff"), "t"):
+        with pytest.raises(ValueError, match="tier must be a path in Unicode, as saved sessions"):
+            model.session(tier=path, tier_limit="1MiB")
+    assert not list(odd.iterdir())
+    assert list(tmp_path.iterdir()) == [odd]
 
 
 @pytest.mark.parametrize("num_frames", [0, 2], ids=["for none", "for two"])
