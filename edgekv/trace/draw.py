@@ -19,7 +19,8 @@ FORMATS = (".html", ".png")
 
 def draw(log: TraceLog, output: Path) -> Words:
     """Write the picture and give back its text. Raises ValueError for a name that is neither
-    ``.html`` nor ``.png``, TraceError for a damaged log and for a file that cannot be written or holds a log itself."""
+    ``.html`` nor ``.png``, TraceError for a damaged log and for a file that
+    cannot be written or holds a log itself."""
     if output.suffix.lower() not in FORMATS:
         raise ValueError(f"the picture must be named {' or '.join(FORMATS)}, got {output.name}")
     if _is_log(output):
