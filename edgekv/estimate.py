@@ -67,8 +67,8 @@ def estimate(
     num_pages = budget // page_bytes
     if num_pages < 1:
         raise BudgetError(
-            f"a KV budget of {format_bytes(budget)} holds no page of {bundle.manifest.name}: "
-            f"one page takes {format_bytes(page_bytes)}"
+            f"a KV budget of {format_bytes(budget, rounded='down')} holds no page of "
+            f"{bundle.manifest.name}: one page takes {format_bytes(page_bytes)}"
         )
     weights = sum(entry.size_bytes for entry in bundle.manifest.files.values())
     num_cross, cross_bytes = cross_pages(bundle, cross_budget, kv_dtype)
@@ -94,7 +94,7 @@ def check_memory(bundle: Bundle, need: Estimate) -> None:
         return
     name, total, pool = bundle.manifest.name, need.total_bytes, format_bytes(need.pool_bytes)
     takes = f"{format_bytes(need.fixed_bytes)} model and workspace, {pool} KV pool"
-    has = f"{format_bytes(available)} available here"
+    has = f"{format_bytes(available, rounded='down')} available here"
     if total <= available:
         level, advice = logging.INFO, ""
         if total > available // 2:
@@ -109,4 +109,5 @@ def check_memory(bundle: Bundle, need: Estimate) -> None:
         if room >= need.pool_bytes // need.num_pages
         else "this model does not fit at all"
     )
-    raise BudgetError(f"{name} needs {format_bytes(total)} ({takes}), {has}: {advice}")
+    needed = format_bytes(total, rounded="up")
+    raise BudgetError(f"{name} needs {needed} ({takes}), {has}: {advice}")

@@ -59,7 +59,10 @@ def is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-def check_at(path: Path, descriptor: int) -> None:
-    """Raise OSError unless ``path`` still names the open file."""
+def check_at(path: Path, descriptor: int, process: int) -> None:
+    """Raise OSError unless ``path`` still names the open file, and this is the ``process`` that has
+    opened it: of two who went on writing from where they parted, none would find its own."""
+    if process != os.getpid():
+        raise OSError(errno.EPERM, "it stays with the process that has opened it", str(path))
     if not is_at(path, descriptor):
         raise OSError(errno.ENOENT, "it was removed, renamed or replaced meanwhile", str(path))

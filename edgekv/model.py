@@ -28,7 +28,7 @@ from edgekv.saving import read_saved, restoring
 from edgekv.session import Session
 from edgekv.session_file import SessionFile
 from edgekv.tier.codec import TierFormat, checked_format
-from edgekv.tier.plan import TierPlan, TierRecord
+from edgekv.tier.plan import TierPlan, TierRecord, check_path
 from edgekv.tiering import SessionTier, TierRequest, plan_tier, reopen_tier
 from edgekv.trace.writer import DEFAULT_MAX_BYTES, TraceWriter, check_limit
 from edgekv.uncopied import uncopied
@@ -113,6 +113,7 @@ class Model:
             )
 
     def _request(self, path: Path, max_bytes: int, tier_format: TierFormat) -> TierRequest:
+        check_path(path)
         plan = self._plan_tier(max_bytes, tier_format)
         return TierRequest(path, plan, self.bundle.manifest.queries)
 

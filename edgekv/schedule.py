@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from edgekv.checks import finite, positive
 
+_MOST = 2.0**62  # times at once: a quotient of two floats may be infinite
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -48,6 +50,6 @@ class Due:
         if every_s is None:
             self.next_s = None
             return 1
-        num_due = int((now_s - self.next_s) / every_s) + 1
+        num_due = int(min((now_s - self.next_s) / every_s, _MOST)) + 1
         self.next_s += num_due * every_s
         return num_due

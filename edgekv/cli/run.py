@@ -194,7 +194,8 @@ def _difference(session: SessionRecord, options: RunOptions) -> str | None:
 
 @contextmanager
 def _stopping_on_signals(run: StreamRun, video: VideoSource) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the stream, so that the summary still comes; a second one kills."""
+    """Ctrl-C, SIGTERM and, but under ``nohup``, a terminal that is closed end the stream, so that
+    the session is saved and the summary still comes; a second one kills."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
@@ -202,7 +203,10 @@ def _stopping_on_signals(run: StreamRun, video: VideoSource) -> Iterator[None]:
         run.stop()
         video.stop()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:

@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from edgekv.regular_file import open_regular
+
 
 def read_image(path: Path) -> NDArray[np.uint8] | None:
     """(height, width, 3) RGB, or None when the file is no whole picture."""
     try:
-        with Image.open(path) as image:
+        with open_regular(path) as file, Image.open(file) as image:
             # pillow before 11 widens 16-bit grey to 32 bits; a png has no more than 16.
             is_wide_png = image.format == "PNG" and image.mode == "I"
             upright = ImageOps.exif_transpose(image)

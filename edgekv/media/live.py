@@ -26,6 +26,7 @@ from edgekv.media.source import Mark, Reader, Sampler, SourceStats, VideoSource
 from edgekv.types import Frame
 
 _CLOSE_S = 12.0  # a camera's read may take 10 s to give up
+_LOOK_S = 1.0  # between two looks at whether the reader steps on
 
 
 class _Reading:
@@ -158,6 +159,7 @@ class LiveSource(VideoSource):
         self._num_frames = 0
         self._age_s = 0.0
         self._max_age_s = 0.0
+        self._stepped_s = self._looked_s = self._silent_s = 0.0
         self._reading = _Reading(
             self,
             reader,
@@ -183,13 +185,24 @@ class LiveSource(VideoSource):
                 return True
             if ended:
                 break
-            left_s = reading.stepped_s + self._timeout_s - time.monotonic()
+            left_s = self._timeout_s - self._silence()
             if left_s <= 0 and not self._paced:
                 raise SourceError(f"{self._name}: no frame for {self._timeout_s:g} s")
             with suppress(Empty):
-                reading.news.get(timeout=None if self._paced else left_s)
+                reading.news.get(timeout=None if self._paced else min(left_s, _LOOK_S))
         reading.wake()  # others wait for what this one waited for
         return False
+
+    def _silence(self) -> float:
+        """Seconds since the reader last came to a frame. However long nobody looked, it counts as
+        one look: the whole program may have been stopped meanwhile, the reader with it."""
+        stepped_s, now_s = self._reading.stepped_s, time.monotonic()
+        if stepped_s != self._stepped_s:
+            self._stepped_s = self._looked_s = stepped_s
+            self._silent_s = 0.0
+        self._silent_s += min(now_s - self._looked_s, _LOOK_S)
+        self._looked_s = now_s
+        return self._silent_s
 
     def _take(self) -> tuple[Frame, float] | None:
         """The newest frame and when it was grabbed, None when no more will come."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgekv.checks import path_of, positive, switch, whole
+from edgekv.checks import path_of, positive, refuse, switch, whole
 from edgekv.errors import SourceError
 from edgekv.media.camera import open_camera
 from edgekv.media.csi import open_csi
@@ -18,6 +18,8 @@ from edgekv.media.live import LiveSource
 from edgekv.media.rtsp import open_rtsp, without_password
 from edgekv.media.source import Reader, SequentialSource, VideoSource
 
+_MIN_FPS, _MAX_FPS = 1e-6, 1e6
+_MAX_TIMEOUT_S = 1e6  # OpenCV counts milliseconds in 32 bits
 _KINDS = "a video file, a folder of pictures, /dev/video0, csi://0 or rtsp://..."
 
 
@@ -44,6 +46,10 @@ def open_video(
     """
     fps = None if fps is None else positive(fps, "fps")
     folder_fps, timeout_s = positive(folder_fps, "folder_fps"), positive(timeout_s, "timeout_s")
+    if not _MIN_FPS <= folder_fps <= _MAX_FPS:
+        refuse("folder_fps", f"be a number from {_MIN_FPS:g} to {_MAX_FPS:g}", folder_fps)
+    if timeout_s > _MAX_TIMEOUT_S:
+        refuse("timeout_s", f"be at most {_MAX_TIMEOUT_S:g} seconds", timeout_s)
     realtime = switch(realtime, "realtime")
     text = _as_text(source)
     if _is_live(text):

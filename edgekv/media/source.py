@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # Matroska keeps whole milliseconds: frame 4 of a 7 fps clip says 0.571 s where 4 / 7 is 0.5714 s.
 TIME_TOLERANCE_S = 0.001
+_LAST_K = 2.0**62  # boundary: a product of two floats may be infinite
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Sampler:
     def take(self, time_s: float) -> None:
         """The due frame at ``time_s`` was good: wait for the next boundary after it."""
         if self._fps is not None:
-            passed = math.floor((time_s + self._tolerance_s) * self._fps)
+            passed = math.floor(min((time_s + self._tolerance_s) * self._fps, _LAST_K))
             self._next_k = max(self._next_k, passed) + 1
 
 

@@ -187,7 +187,7 @@ class TierFile:
         """Raise OSError unless the file is at its path, with its header: what is written would be
         found by nobody, or by those who wrote there."""
         if self._has_name:
-            check_at(self.path, self._descriptor)
+            check_at(self.path, self._descriptor, self._process)
         if os.pread(self._descriptor, _PREAMBLE.size, 0) != self._preamble:
             self.overwritten = True
             raise OSError(errno.EIO, "it was overwritten meanwhile", str(self.path))

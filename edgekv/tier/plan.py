@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgekv.checks import path_of, whole
+from edgekv.checks import path_of, refuse, whole
 from edgekv.config import Rotation, format_bytes
 from edgekv.errors import TierError
 from edgekv.memory import available_bytes
@@ -49,6 +49,15 @@ class TierRecord:
         whole(self.max_bytes, "max_bytes", least=1)
 
 
+def check_path(path: Path) -> None:
+    """Raise ValueError for one that a saved session could not name."""
+    absolute = str(path_of(path.absolute(), "tier"))
+    try:
+        absolute.encode()
+    except UnicodeEncodeError:
+        refuse("tier", "be a path in Unicode, as saved sessions name it", absolute)
+
+
 def check_owner(path: str | Path, meta: dict[str, object], wanted: dict[str, object]) -> None:
     """Raise TierError unless a file's frames are this session's and this model's."""
     if meta.get("session") != wanted["session"]:
@@ -72,8 +81,9 @@ def check_memory(path: str | Path, plan: TierPlan, num_slots: int, body_bytes: i
     limit = HEADER_BYTES + fitting * (FRAME_BYTES + body_bytes)
     would_do = format_bytes(limit, rounded="down")
     raise TierError(
-        f"{path}: to find {num_slots} frames again takes {format_bytes(needed)} of memory, "
-        f"{format_bytes(available)} are available: a tier of {would_do} would do"
+        f"{path}: to find {num_slots} frames again takes "
+        f"{format_bytes(needed, rounded='up')} of memory, "
+        f"{format_bytes(available, rounded='down')} are available: a tier of {would_do} would do"
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -140,40 +140,43 @@ class Tier:
     def time_reading(self, sequence: Sequence, read_pages: ReadPages) -> float:
         """Seconds, the median of a few: the last frame of ``sequence`` from the disk to pages, with
         a file of its own beside this one, which has no name once it is open: one that a kill in
-        between left is replaced by the next. Raises TierError, OSError."""
+        between left is replaced by the next. Raises TierError."""
         path = self.path.with_name(f".{self.path.name}.probe")
         plan = replace(self.plan, max_bytes=HEADER_BYTES + (SCRATCH_FRAMES + 1) * self._frame_bytes)
         scratch = Tier.create(path, plan)
         try:
             scratch._file.lose_name()
-            last = sequence.segment_table().ids[-1:]
+            ((row, entries),) = _frames_of(sequence, sequence.segment_table().ids[-1:])
             for _ in range(SCRATCH_FRAMES):
                 scratch.index.forget_all()
-                scratch.store(sequence, last, read_pages)
+                scratch._store(row, entries, read_pages)
             scratch.forget_cached()
             seconds = []
             for number in range(scratch.num_stored):
                 began = time.perf_counter()
                 if scratch._read_number(number) is not None:
                     seconds.append(time.perf_counter() - began)
+        except OSError as error:
+            raise TierError(f"{path}: cannot be written ({error.strerror})") from None
         finally:
             scratch.close()
         if not seconds:
-            raise TierError(f"{self.path}: {scratch.problem or 'no record could be read back'}")
+            raise TierError(f"{self.path}: no record could be read back")
         return median(seconds)
 
     def store(self, sequence: Sequence, ids: NDArray[np.int64], read_pages: ReadPages) -> None:
         """Write those frames of ``sequence`` that are among the segments ``ids`` (k,)."""
-        rows = sequence.export_state().segments
-        ends = np.cumsum(rows["num_pages"])
-        leaving = np.isin(rows["id"], ids) & (rows["kind"] == FRAME_CODE)
         self.check_file()
-        for place in np.flatnonzero(leaving):
-            if self.problem is None and not self.index.has(int(rows["id"][place])):
-                start = int(ends[place] - rows["num_pages"][place])
-                self._store(rows[place], sequence.table.rows[start : ends[place]], read_pages)
+        for row, entries in _frames_of(sequence, ids):
+            if self.problem is None and not self.index.has(int(row["id"])):
+                try:
+                    self._store(row, entries, read_pages)
+                except OSError as error:
+                    self.num_skipped += 1
+                    self.stop(f"{self.path}: cannot be written ({error.strerror})")
 
     def _store(self, row: np.void, entries: NDArray[np.int32], read_pages: ReadPages) -> None:
+        """Write one frame. Raises OSError."""
         num_tokens, num_axes = int(row["num_tokens"]), row["span"].size
         full = _valid(num_tokens, len(entries), self._page_size)
         written = entries[:, 2 + num_axes :]
@@ -198,12 +201,7 @@ class Tier:
             self.num_skipped += 1  # one such summary in the index would hide all other frames
             return
         self._codec.encode(pages, record["payload"])
-        try:
-            number = self._file.append()
-        except OSError as error:
-            self.num_skipped += 1
-            self.stop(f"{self.path}: cannot be written ({error.strerror})")
-            return
+        number = self._file.append()
         self.num_stored += 1
         self.index.put(number, frame, record["summary"])
 
@@ -279,6 +277,18 @@ class Tier:
         """Let go of the file. Closing twice is fine."""
         self.check_file()
         self._file.close()
+
+
+def _frames_of(
+    sequence: Sequence, ids: NDArray[np.int64]
+) -> Iterator[tuple[np.void, NDArray[np.int32]]]:
+    """Those frames of ``sequence`` that are among the segments ``ids`` (k,): their rows of
+    ``segment_dtype``, and their page-table entries (n, 2 + 2 R)."""
+    rows = sequence.export_state().segments
+    ends = np.cumsum(rows["num_pages"])
+    for place in np.flatnonzero(np.isin(rows["id"], ids) & (rows["kind"] == FRAME_CODE)):
+        start = int(ends[place] - rows["num_pages"][place])
+        yield rows[place], sequence.table.rows[start : ends[place]]
 
 
 def state_of(frames: list[StoredFrame], page_size: int, next_id: int) -> SequenceState:

@@ -113,7 +113,7 @@ class LogFile:
             self._let_go(self._file)
 
     def _check_there(self, descriptor: int) -> None:
-        check_at(self.path, descriptor)
+        check_at(self.path, descriptor, self._process)
         if os.fstat(descriptor).st_size != self._num_bytes:
             raise OSError(errno.EIO, "it was cut off or written to meanwhile", str(self.path))
 

@@ -75,7 +75,8 @@ def check_limit(max_bytes: int) -> None:
     """Raise ValueError for a limit that no log keeps to."""
     if max_bytes < MIN_BYTES:
         raise ValueError(
-            f"a trace needs at least {format_bytes(MIN_BYTES)}, got {format_bytes(max_bytes)}"
+            f"a trace needs at least {format_bytes(MIN_BYTES)}, "
+            f"got {format_bytes(max_bytes, rounded='down')}"
         )
 
 

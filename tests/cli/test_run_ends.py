@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,14 +112,21 @@ def test_when_the_source_is_lost(
 
 
 @FORMATS
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_when_it_is_told_to(clip: Path, output_format: str, number: signal.Signals) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_when_it_is_told_to(
+    clip: Path, tmp_path: Path, output_format: str, number: signal.Signals
+) -> None:
+    saved = tmp_path / "a.session"
     command = [
         sys.executable, "-m", "edgekv", "run", str(clip), "--prompt", QUESTION, "--every", "1s",
-        "--realtime", "--threads", "1", "--format", output_format,
+        "--realtime", "--threads", "1", "--save", str(saved), "--format", output_format,
     ]  # fmt: skip
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=partial(signal.signal, number, signal.SIG_DFL),  # whoever runs the tests
     ) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
@@ -126,6 +134,27 @@ def test_when_it_is_told_to(clip: Path, output_format: str, number: signal.Signa
         rest, error = process.communicate(timeout=HANG_S)
     assert (process.returncode, error) == (0, "")
     check_summary((first + rest).splitlines(), output_format)
+    assert saved.exists()
+
+
+def test_a_run_that_is_to_outlive_its_terminal_does(clip: Path) -> None:
+    """As ``nohup`` has it."""
+    command = [
+        sys.executable, "-m", "edgekv", "run", str(clip), "--prompt", "x", "--every", "1s",
+        "--realtime", "--duration", "2s", "--threads", "1", "--format", "jsonl",
+    ]  # fmt: skip
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=partial(signal.signal, signal.SIGHUP, signal.SIG_IGN),
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        rest, _ = process.communicate(timeout=HANG_S)
+    assert process.returncode == 0
+    check_summary((first + rest).splitlines(), "jsonl", frames=4)
 
 
 @pytest.mark.usefixtures("quick_disk")

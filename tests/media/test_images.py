@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +180,27 @@ def test_unreadable_pictures_in_a_folder_are_skipped_and_counted(tmp_path: Path)
     assert [frame.index for frame in frames] == [1, 3, 5]
     assert [frame.time_s for frame in frames] == [0.5, 1.5, 2.5]
     assert source.stats().num_bad_frames == 3
+
+
+@pytest.mark.parametrize("what", ["gone", "a pipe", "a folder", "a device", "another picture"])
+def test_pictures_that_change_while_a_folder_plays(tmp_path: Path, what: str) -> None:
+    """None is waited for that will never come."""
+    folder(tmp_path, [f"{i}.png" for i in range(4)])
+    with open_video(tmp_path, fps=None) as source:
+        frames = [next(source)]
+        (tmp_path / "1.png").unlink()
+        if what == "a pipe":
+            os.mkfifo(tmp_path / "1.png")
+        elif what == "a folder":
+            (tmp_path / "1.png").mkdir()
+        elif what == "a device":
+            (tmp_path / "1.png").symlink_to("/dev/zero")
+        elif what == "another picture":
+            Image.fromarray(clips.draw(1)).rotate(90).save(tmp_path / "1.png")
+        frames += source
+    bad = int(what != "another picture")
+    assert [frame.index for frame in frames] == ([0, 2, 3] if bad else [0, 1, 2, 3])
+    assert source.stats().num_bad_frames == bad
 
 
 def test_folders_without_a_picture_are_refused(tmp_path: Path) -> None:

@@ -324,6 +324,24 @@ def test_silence_ends_in_an_error_not_in_a_hang(monkeypatch: pytest.MonkeyPatch)
             next(source)
 
 
+def test_a_program_that_was_stopped_does_not_take_that_for_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its reader was stopped with it, and needs a moment to come to the next frame."""
+    device, clock = Device(10), Clock(monkeypatch)
+    device.step(1)
+    with watching(device, timeout_s=HANG_S) as source:
+        next(source)
+        clock.now_s += 100 * HANG_S
+        later = threading.Timer(0.1, device.step, [1])
+        later.start()
+        assert next(source).index == 1
+        later.join()
+        clock.now_s += 100 * HANG_S
+        device.run_freely()
+        assert next(source).index >= 2
+
+
 def test_frames_that_are_not_due_are_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
 

@@ -57,6 +57,19 @@ def test_numbers_out_of_range(option: str) -> None:
         open_video("film.mp4", **{option: 0})
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("folder_fps", 5e-324, r"be a number from 1e-06 to 1e\+06, got 5e-324"),
+        ("folder_fps", 1e308, r"be a number from 1e-06 to 1e\+06, got 1e\+308"),
+        ("timeout_s", 1e308, r"be at most 1e\+06 seconds, got 1e\+308"),
+    ],
+)
+def test_numbers_that_nothing_can_be_counted_in(option: str, value: float, said: str) -> None:
+    with pytest.raises(ValueError, match=f"{option} must {said}"):
+        open_video("rtsp://127.0.0.1:1/film", **{option: value})
+
+
 def test_csi_pipeline() -> None:
     assert csi_pipeline("csi://0") == (
         "nvarguscamerasrc sensor-id=0 ! "

@@ -136,6 +136,16 @@ def test_a_bad_due_frame_is_replaced_by_the_next_good_one() -> None:
     assert sampler.is_due(1.0)
 
 
+@pytest.mark.parametrize("fps", [5e-324, 1e-300, 1e300, 1.7e308])
+def test_a_rate_beyond_all_frames_takes_the_first_or_all(fps: float) -> None:
+    sampler, taken = Sampler(fps), 0
+    for time_s in (0.0, 0.5, 2.0, 1e6):
+        if sampler.is_due(time_s):
+            sampler.take(time_s)
+            taken += 1
+    assert taken == (1 if fps < 1 else 4)
+
+
 @pytest.mark.parametrize("fps", [0.0, -1.0, math.nan, math.inf])
 def test_fps_out_of_range(tmp_path: Path, fps: float) -> None:
     path = clips.write_clip(tmp_path / "clip.avi", "MJPG", 10, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from edgekv.bundle import Bundle
 from edgekv.capacity import session_capacity
 from edgekv.config import KVDtype
 from edgekv.errors import BudgetError
-from edgekv.estimate import estimate
+from edgekv.estimate import check_memory, estimate
 from tests.session.cross_bundle import save_cross_bundle
 
 Picture = Callable[[int], NDArray[np.uint8]]
@@ -78,3 +79,28 @@ def test_a_context_without_frames_has_no_number_of_them(tmp_path: Path) -> None:
     assert (
         session_capacity(Bundle.open(save_cross_bundle(tmp_path / "bundle", "sounds")), 100) is None
     )
+
+
+def test_what_is_refused_by_a_byte_is_not_said_to_be_enough(
+    bundle_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes are rounded for people, never so that what is there looks like what is needed."""
+    bundle = Bundle.open(bundle_path)
+    need = estimate(bundle, "1MiB")
+    page_bytes = bundle.geometry.page_bytes
+    with pytest.raises(edgekv.BudgetError, match=r"of 19\.9 KiB .*: one page takes 20\.0 KiB"):
+        estimate(bundle, page_bytes - 1)
+    with (
+        edgekv.load(bundle_path, kv_budget="1MiB", num_threads=1) as model,
+        pytest.raises(ValueError, match=r"at least 64\.0 KiB, got 63\.9 KiB"),
+    ):
+        model.trace(tmp_path / "t", limit=64 * 2**10 - 1)
+    for available in range(need.total_bytes - 1, need.total_bytes - 200_000, -10_000):
+        monkeypatch.setattr("edgekv.estimate.available_bytes", lambda size=available: size)
+        with pytest.raises(edgekv.BudgetError) as refused:
+            check_memory(bundle, need)
+        said = re.match(
+            r"demo needs (\S+) MiB \(.*\), (\S+) MiB available here", str(refused.value)
+        )
+        assert said is not None
+        assert float(said[1]) > float(said[2])

@@ -280,6 +280,19 @@ def test_a_file_stays_where_it_is_when_the_program_goes_elsewhere(
     assert found(tmp_path / "t") == {0: 0}
 
 
+def test_a_child_that_was_forked_off_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would go on with the numbers that its parent goes on with."""
+    file = create(tmp_path / "t")
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: 1)
+        with pytest.raises(OSError, match="it stays with the process that has opened it"):
+            file.check_there()
+    file.check_there()
+    file.close()
+
+
 def damaged_header(data: bytes) -> bytes:
     return data[:60] + b"?" + data[61:]
 

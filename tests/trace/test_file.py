@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -94,3 +95,17 @@ def test_a_log_goes_on_where_it_was_when_the_program_goes_elsewhere(
     assert log.problem is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "t", "t.1"]
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_child_that_was_forked_off_logs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = make_cache()
+    log = TraceWriter(cache, tmp_path / "t")
+    stream(cache, 5)
+    before = (tmp_path / "t").read_bytes()
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    stream(cache, 2000)
+    assert log.problem == "it stays with the process that has opened it"
+    assert (tmp_path / "t").read_bytes() == before
+    log.close()

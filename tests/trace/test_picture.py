@@ -112,6 +112,20 @@ def test_short_logs_have_a_picture_too(tmp_path: Path, num_frames: int) -> None:
     draw(read_log(tmp_path / "empty"), tmp_path / "page.png")
 
 
+@pytest.mark.parametrize("name", ["t.html", "link.html", "other.png"])
+def test_no_log_is_replaced_by_a_picture(tmp_path: Path, name: str) -> None:
+    log = write_log(tmp_path / "t.html")
+    output = tmp_path / name
+    if name == "link.html":
+        output.symlink_to(log)
+    elif output != log:
+        write_log(output, 3)
+    before = output.read_bytes()
+    with pytest.raises(TraceError, match="holds a log and is not replaced by a picture"):
+        draw(read_log(log), output)
+    assert output.read_bytes() == before
+
+
 def test_two_streams_have_no_common_stream_time(tmp_path: Path) -> None:
     cache = make_cache(256)
     log = TraceWriter(cache, tmp_path / "t")

@@ -49,4 +49,4 @@ def test_a_path_names_a_file_until_it_names_another_or_none(tmp_path: Path) -> N
             put()
         path.touch()
         with pytest.raises(OSError, match=f"replaced meanwhile: '{path}'"):
-            check_at(path, file.fileno())
+            check_at(path, file.fileno(), os.getpid())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import ctypes
+import importlib
+import inspect
 import multiprocessing
 import pickle
 from collections.abc import Callable
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 
 import edgekv
+from edgekv import native
 from edgekv.cache import PageCache
 from edgekv.cache.allocator import PageAllocator
 from edgekv.cache.cross import CrossCache
@@ -45,6 +49,18 @@ def check_refused(way: Callable[[object], object], name: str, thing: object) -> 
 @pytest.mark.parametrize("name", KINDS)
 def test_it_is_refused_in_one_line(way: Callable[[object], object], name: str) -> None:
     check_refused(way, name, KINDS[name]())
+
+
+def test_so_is_whatever_native_calls_work_on() -> None:
+    found = set[str]()
+    for path in Path(native.__file__).parent.glob("[a-z]*.py"):
+        module = importlib.import_module(f"{native.__name__}.{path.stem}")
+        for name, kind in inspect.getmembers(module, inspect.isclass):
+            is_data = issubclass(kind, tuple | ctypes.Structure)
+            if kind.__module__ == module.__name__ and not is_data:
+                check_refused(copy.copy, name, kind.__new__(kind))
+                found.add(name)
+    assert found >= {"Ledger", "LayoutDropper", "PageCopier"}
 
 
 @WAYS

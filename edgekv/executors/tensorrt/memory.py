@@ -32,8 +32,8 @@ def check_build(name: str, weight_bytes: int, available: int) -> None:
     need = build_bytes(weight_bytes)
     if need > available:
         raise BudgetError(
-            f"building the engine of {name} takes about {format_bytes(need)} "
-            f"({_BUILD_FACTOR} times its weights), {format_bytes(available)} are available: close "
-            "other programs, add swap, or build it on a larger device of the same kind with "
-            "scripts/convert.py"
+            f"building the engine of {name} takes about {format_bytes(need, rounded='up')} "
+            f"({_BUILD_FACTOR} times its weights), {format_bytes(available, rounded='down')} are "
+            "available: close other programs, add swap, or build it on a larger device of the same "
+            "kind with scripts/convert.py"
         )
