@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from plugins.triton.attend import scores, visible_range
 from plugins.triton.rotate import load_turned
+from plugins.triton.rows import scores, visible_range
 
 
 @triton.jit
