@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 import edgekv
 from edgekv import Frame, SamplingOptions
@@ -173,13 +174,19 @@ def test_a_text_that_cannot_be_is_refused_everywhere(
 
 
 @pytest.mark.parametrize("text", ["<end_of_utterance>", "<|im_start|>", "\x00", "{{ 7 * 7 }}"])
-def test_odd_texts_are_only_text_to_the_session(
-    session: edgekv.Session, picture: Picture, text: str
+def test_odd_texts_are_what_the_tokenizer_makes_of_them(
+    session: edgekv.Session, picture: Picture, bundle_path: Path, text: str
 ) -> None:
+    tokenizer = Tokenizer.from_file(str(bundle_path / "tokenizer.json"))
     session.push(picture(0), 0.0)
+    before = session.stats()
     session.ask(text, SHORT)
+    assert session.stats().num_tokens == before.num_tokens
     session.say(text)
+    num_said = session.stats().num_tokens - before.num_tokens
+    assert num_said == len(tokenizer.encode(text, add_special_tokens=False).ids)
     session.push(picture(1), 1.0)
+    assert session.stats().num_context_frames == 2
 
 
 @pytest.mark.parametrize(
