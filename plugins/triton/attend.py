@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from plugins.triton.rotate import load_turned
-from plugins.triton.rows import LOG2E, find_columns, find_row, scores, visible_range
+from plugins.triton.rows import LOG2E, find_columns, find_row, scores, sees, visible_range
 
 
 @triton.jit
@@ -51,6 +51,17 @@ def _add_values(
     else:
         acc = tl.dot(p.to(DOT), v, acc, input_precision=PRECISION)
     return acc
+
+
+@triton.jit
+def _weigh(s, top, total):
+    """The running maximum and sum with a step's scores, both (BLOCK_M,); the step's weights
+    (BLOCK_M, BLOCK_N); and what all that was summed before must be multiplied by (BLOCK_M,)."""
+    new_top = tl.maximum(top, tl.max(s, axis=1))
+    base = tl.where(new_top == float("-inf"), 0.0, new_top)
+    p = tl.exp2(s - base[:, None])
+    keep = tl.exp2(top - base)
+    return new_top, total * keep + tl.sum(p, axis=1), p, keep
 
 
 @triton.jit
@@ -120,24 +131,25 @@ def _walk(
                 q, tl.trans(k.to(DOT)), key_scales, at, valid, scale, softcap,
                 INT8, SOFTCAP, PRECISION,
             )  # fmt: skip
-            j = begin + offset
-            seen = valid[None, :] & (j[None, :] < limit[:, None]) & (j[None, :] >= low[:, None])
+            seen = sees(begin + offset, valid, low, limit)
             s = tl.where(seen, s, float("-inf"))
-
-            new_top = tl.maximum(top, tl.max(s, axis=1))
-            base = tl.where(new_top == float("-inf"), 0.0, new_top)
-            p = tl.exp2(s - base[:, None])
-            keep = tl.exp2(top - base)
-            total = total * keep + tl.sum(p, axis=1)
+            top, total, p, keep = _weigh(s, top, total)
             acc = acc * keep[:, None]
-            top = new_top
-
             v = tl.load(value_pool + at[:, None] * HEAD_DIM + d, mask=mask, other=0.0).to(DOT)
             acc = _add_values(
                 acc, p, v, seen, value_scales, at, valid, INT8, DOT, PRECISION, CAREFUL
             )
         slot = run_end
     return top, total, acc
+
+
+@triton.jit
+def _part_of(first, last, split, num_splits, BLOCK_N: tl.constexpr):
+    """The slots [first, last) that are the split's, whole steps but for the last."""
+    steps = (tl.maximum(last - first, 0) + BLOCK_N - 1) // BLOCK_N
+    width = (steps + num_splits - 1) // num_splits * BLOCK_N
+    first += split * width
+    return first, tl.minimum(first + width, last)
 
 
 @triton.jit
@@ -219,12 +231,7 @@ def attend(
     run_ends += row.to(tl.int64) * num_columns
     lowest = tl.min(tl.where(real, low, 2147483647), 0)
     first, last = find_columns(starts, num_columns, lowest, tl.max(limit, 0))
-    first *= PAGE_SIZE
-    last *= PAGE_SIZE
-    steps = (tl.maximum(last - first, 0) + BLOCK_N - 1) // BLOCK_N
-    width = (steps + num_splits - 1) // num_splits * BLOCK_N
-    first += split * width
-    last = tl.minimum(first + width, last)
+    first, last = _part_of(first * PAGE_SIZE, last * PAGE_SIZE, split, num_splits, BLOCK_N)
 
     query_row = token.to(tl.int64) * num_heads + head
     row_offsets = query_row * HEAD_DIM

@@ -1,7 +1,7 @@
 """Which tokens the rows of a block are, what they see, and how well their queries match keys.
 
-Owns: the arithmetic that every pass over keys shares. Guarantees: a slot that a row does not see has
-no score. Knows nothing of values, nor of what becomes of scores.
+Owns: the arithmetic that every pass over keys shares. Guarantees: what a row sees is decided here
+alone. Knows nothing of values, nor of what becomes of scores.
 """
 
 from __future__ import annotations
@@ -61,6 +61,12 @@ def visible_range(kv_limits, query_indices, token, last_token, window):
     index = tl.load(query_indices + token, mask=windowed, other=0)
     low = tl.where(window > 0, tl.maximum(index - window + 1, 0), 0)
     return low, limit
+
+
+@triton.jit
+def sees(j, valid, low, limit):
+    """Whether each row sees each slot (BLOCK_M, BLOCK_N), of logical index ``j`` (BLOCK_N,)."""
+    return valid[None, :] & (j[None, :] < limit[:, None]) & (j[None, :] >= low[:, None])
 
 
 @triton.jit
