@@ -16,10 +16,9 @@ import pytest
 import edgekv
 from edgekv import SamplingOptions
 from edgekv.bundle import Bundle
+from edgekv.tier.store import Tier
 from tests.session.helpers import QUESTION, Picture
 from tests.waiting import in_another_thread
-
-pytestmark = pytest.mark.usefixtures("quick_disk")
 
 SHORT = SamplingOptions(max_new_tokens=3)
 NUM_FRAMES = 10  # more than the pool holds beside a question
@@ -77,9 +76,11 @@ class Stream:
         self.pictures = [picture(k) for k in range(NUM_FRAMES + 1)]
         self.made: list[edgekv.Session] = []
         self.pieces: Iterator[str] | None = None
-        self.session = model.session(
-            reserve_tokens=64, tier=path / "tier", tier_limit="1MiB", tier_format="exact"
-        )
+        with pytest.MonkeyPatch.context() as patch:  # its disk is measured when it is restored
+            patch.setattr(Tier, "time_reading", lambda *_: 1e-9)
+            self.session = model.session(
+                reserve_tokens=64, tier=path / "tier", tier_limit="1MiB", tier_format="exact"
+            )
         for k in range(NUM_FRAMES):
             self.session.push(self.pictures[k], float(k))
 
