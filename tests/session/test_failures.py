@@ -15,13 +15,12 @@ from tokenizers import Tokenizer
 
 import edgekv
 from edgekv import Frame, SamplingOptions
-from edgekv.bundle import Bundle
 from edgekv.executors.ort_cpu import OrtDecoder, OrtVision
 from edgekv.intake import Intake
 from edgekv.trace import read_log
 from edgekv.trace.replay import replay
 from edgekv.trace.timeline import build_timeline
-from tests.session.helpers import QUESTION, SHORT, Picture, push
+from tests.session.helpers import QUESTION, SHORT, Picture, load_pages, push
 from tests.waiting import HANG_S
 
 
@@ -32,8 +31,7 @@ class BrokenError(Exception):
 @pytest.fixture
 def small(bundle_path: Path) -> Iterator[edgekv.Model]:
     """A pool for eight frames, a short pinned start and a question."""
-    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
-    with edgekv.load(bundle_path, kv_budget=14 * page_bytes, num_threads=1) as loaded:
+    with load_pages(bundle_path, 14) as loaded:
         yield loaded
 
 

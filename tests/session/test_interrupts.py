@@ -15,9 +15,8 @@ import pytest
 
 import edgekv
 from edgekv import SamplingOptions
-from edgekv.bundle import Bundle
 from edgekv.tier.store import Tier
-from tests.session.helpers import QUESTION, Picture
+from tests.session.helpers import QUESTION, Picture, load_pages
 from tests.waiting import in_another_thread
 
 SHORT = SamplingOptions(max_new_tokens=3)
@@ -30,8 +29,7 @@ PACKAGE = str(Path(edgekv.__file__).parent)
 @pytest.fixture(scope="module")
 def small(bundle_path: Path) -> Iterator[edgekv.Model]:
     """A pool for eight frames and a question."""
-    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
-    with edgekv.load(bundle_path, kv_budget=14 * page_bytes, num_threads=1) as loaded:
+    with load_pages(bundle_path, 14) as loaded:
         yield loaded
 
 

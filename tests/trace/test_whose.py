@@ -21,7 +21,8 @@ from edgekv.trace.png_map import kind_pixels, session_pixels
 from edgekv.trace.timeline import build_timeline
 from edgekv.trace.view import View, make_view
 from edgekv.trace.words import Words, describe
-from tests.trace.streams import add, make_cache, write_log
+from tests.cache.helpers import add
+from tests.trace.streams import make_cache, write_log
 
 
 def write_two(path: Path) -> None:
