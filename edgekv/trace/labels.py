@@ -21,7 +21,7 @@ from edgekv.trace.view import View, typical_life_s
 
 NUM_SESSION_COLOURS = 8  # after which they come again
 # Of what a page holds, by its kind: the name of its colour, and what it means.
-COLOURS = {
+MEANINGS = {
     SYSTEM: ("system", "instructions: stay from first to last"),
     FRAME: ("frame", "frame of video, fading: left = new, right = {age} old or more"),
     RECALLED: ("recalled", "old frame, brought back from disk for one question"),
@@ -47,7 +47,7 @@ def legend(view: View) -> Iterator[tuple[str, str]]:
     if view.pages_in_flight.any():
         shown.add(IN_FLIGHT)
     age = clock_text(typical_life_s(view))
-    for kind, (name, text) in COLOURS.items():
+    for kind, (name, text) in MEANINGS.items():
         if kind in shown:
             yield name, text.format(age=age)
     yield "free", "free: nobody’s"
@@ -75,7 +75,7 @@ def session_legend(view: View) -> Iterator[tuple[str, str]]:
         yield "probed", "no session’s: a probe that times the disk"
     for kind in (CACHED, IN_FLIGHT):
         if (view.map.runs.kind == kind).any():
-            yield COLOURS[kind]
+            yield MEANINGS[kind]
     if np.isin(view.map.runs.kind, BRIEF).any():
         yield "asked", "with edges: text, or there for one question"
     yield "free", "free: nobody’s"

@@ -11,7 +11,7 @@ from PIL import Image
 
 from edgekv.cache.reclaim import RECLAIM
 from edgekv.trace import TraceWriter, read_log
-from edgekv.trace.colours import FORCED, INK, KINDS, NAMED
+from edgekv.trace.colours import FORCED, INK, NAMED, PAINT
 from edgekv.trace.draw import draw
 from edgekv.trace.lives import CACHED, IN_FLIGHT
 from edgekv.trace.moves import CHOSEN
@@ -101,7 +101,7 @@ def test_the_png_shows_both_sessions_and_what_they_share(tmp_path: Path) -> None
     assert "whose" in words.panels
     by_session = session_pixels(view, view.map, 800, view.map.num_rows)
     colours = [{tuple(c) for c in row.tolist()} for row in by_session]
-    assert {NAMED["s1"], NAMED["s2"], KINDS[CACHED]} <= colours[0], "one after the other"
+    assert {NAMED["s1"], NAMED["s2"], PAINT[CACHED]} <= colours[0], "one after the other"
     asked = view.map.runs.row[np.isin(view.map.runs.kind, BRIEF)]
     assert asked.size
     assert all(INK in colours[row] for row in asked), "what came for a question has edges"
