@@ -234,9 +234,8 @@ def test_a_session_whose_tier_cannot_be_had_takes_nothing_from_others(
         raise TierError("no disk today") if failing == "no file" else RuntimeError("no disk today")
 
     broken = (Tier, "create") if failing == "no file" else (Tier, "time_reading")
-    budget = 24 * Bundle.open(bundle_path).geometry.page_bytes
     with (
-        edgekv.load(bundle_path, kv_budget=budget, num_threads=1, share=False) as model,
+        load_pages(bundle_path, 24, share=False) as model,
         model.session(reserve_tokens=64) as other,
     ):
         push(other, picture, 100, 30)
