@@ -14,6 +14,7 @@ PAGES = [
     ROOT / "README.md",
     *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md")),
 ]
+IMAGINED = {"tens.py"}  # a retention rule that a reader might write
 IDEAS = ROOT / "docs" / "architecture.md"
 
 
@@ -35,11 +36,20 @@ def links(page: Path) -> list[str]:
 
 
 def paths(page: Path) -> Iterator[str]:
-    """What stands between backticks and begins with a folder of this repository."""
+    """What stands between backticks and begins with a folder of this repository, or is the bare
+    name of a source file."""
     for said in re.findall(r"`([^`\n]+)`", text_of(page)):
         word = said.split()[-1] if said.startswith("python ") else said.split()[0]
-        if re.fullmatch(rf"({'|'.join(FOLDERS)})/[\w./*-]*", word):
+        is_path = re.fullmatch(rf"({'|'.join(FOLDERS)})/[\w./*-]*", word)
+        is_source = re.fullmatch(r"\w+\.(py|cpp|h)", word) and word not in IMAGINED
+        if is_path or is_source:
             yield word
+
+
+def is_there(path: str) -> bool:
+    if "/" in path:
+        return any(ROOT.glob(path.rstrip("/")))
+    return any(any((ROOT / folder).rglob(path)) for folder in FOLDERS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -50,7 +60,7 @@ def test_links_and_paths_lead_somewhere(page: Path) -> None:
         to = (page.parent / target).resolve() if target else page
         if not to.exists() or (heading and heading not in headings(to)):
             wrong.append(link)
-    wrong += [path for path in paths(page) if not any(ROOT.glob(path.rstrip("/")))]
+    wrong += [path for path in paths(page) if not is_there(path)]
     assert wrong == []
 
 
