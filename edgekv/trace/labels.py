@@ -60,7 +60,7 @@ def session_colour(session: int) -> str:
 
 def session_legend(view: View) -> Iterator[tuple[str, str]]:
     """Names of colours with whose they are, where there are several sessions."""
-    count = view.timeline.num_sessions
+    count = view.timeline.sequences.num_sessions
     if count < 2:
         return
     for number in range(1, min(count, NUM_SESSION_COLOURS) + 1):
@@ -84,7 +84,7 @@ def session_legend(view: View) -> Iterator[tuple[str, str]]:
 def panel_titles(view: View) -> dict[str, str]:
     """What each panel shows, from top to bottom."""
     titles = {"map": "Page map: " + _pages(view.map)}
-    if view.timeline.num_sessions > 1:
+    if view.timeline.sequences.num_sessions > 1:
         titles["whose"] = "The same pages by session: whose each one is"
     if view.inputs is not None:
         titles["inputs"] = "Cross-attention’s own pool: " + _pages(view.inputs)

@@ -67,7 +67,7 @@ def holders(view: View, page: int) -> list[tuple[int, ...]]:
 def test_holders_of_a_page_are_known_at_any_time(tmp_path: Path) -> None:
     write_two(tmp_path / "t")
     view, _ = seen(tmp_path / "t")
-    assert view.timeline.num_sessions == 2
+    assert view.timeline.sequences.num_sessions == 2
     assert holders(view, 0) == [(1,), (1, 2), (2,), ()]
     assert holders(view, 3)[0] == (1,), "a frame of session 1, whoever asks"
     prefix = view.timeline.lives.left_us[0]
