@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 
 import pytest
@@ -229,8 +229,8 @@ def raised_by(number: int) -> StopError | None:
     return None
 
 
-def with_signals_at(moment: int, *numbers: int) -> tuple[int, bool]:
-    """An operation with signals at the so many-th place where Python looks for them: how many such
+def with_signals_at(moments: Mapping[int, tuple[int, ...]]) -> tuple[int, bool]:
+    """An operation with signals at the so many-th places where Python looks for them: how many such
     places it came to, and whether a handler raised."""
     seen, raised = 0, False
 
@@ -238,10 +238,9 @@ def with_signals_at(moment: int, *numbers: int) -> tuple[int, bool]:
         nonlocal seen
         if event in ("call", "c_return") and frame.f_code.co_filename.endswith("interrupts.py"):
             seen += 1
-            if seen == moment:
-                errors = [error for number in numbers if (error := raised_by(number))]
-                if errors:
-                    raise errors[-1]
+            errors = [error for number in moments.get(seen, ()) if (error := raised_by(number))]
+            if errors:
+                raise errors[-1]
 
     sys.setprofile(count)
     try:
@@ -253,21 +252,43 @@ def with_signals_at(moment: int, *numbers: int) -> tuple[int, bool]:
     return seen, raised
 
 
+@pytest.mark.parametrize("raising", [True, False])
 @pytest.mark.parametrize("numbers", [(signal.SIGINT,), (signal.SIGINT, signal.SIGTERM)])
-def test_signals_while_handlers_are_exchanged(numbers: tuple[int, ...]) -> None:
+def test_signals_while_handlers_are_exchanged(numbers: tuple[int, ...], raising: bool) -> None:
     called: list[int] = []
 
     def handler(number: int, _: FrameType | None) -> None:
         called.append(number)
-        raise StopError
+        if raising:
+            raise StopError
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
-    num_places, _ = with_signals_at(-1)
+    num_places, _ = with_signals_at({})
     assert num_places > 20
     for moment in range(1, num_places + 1):
         called.clear()
-        assert with_signals_at(moment, *numbers)[1]
+        assert with_signals_at({moment: numbers})[1] == raising
         assert sorted(called) == sorted(numbers)
         assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM) is handler
         assert interrupted(said=[]) == "result"
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_another_is_dealt_with(second: int) -> None:
+    called: list[int] = []
+    handler: Handler = lambda number, _: called.append(number)  # noqa: E731 - one to compare with
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+    num_places, _ = with_signals_at({})
+    for first in range(1, num_places + 1):
+        later = first
+        while True:
+            called.clear()
+            later += 1
+            num_seen, _ = with_signals_at({first: (signal.SIGINT,), later: (second,)})
+            if num_seen < later:
+                break
+            assert sorted(called) == sorted((signal.SIGINT, second)), (first, later)
+            assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM) is handler
+        assert called == [signal.SIGINT]
