@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 
 def picture_digest(pixel_values: NDArray[np.generic]) -> bytes:
-    """SHA-256 over dtype, shape and every value of a picture as the vision graph takes it.
+    """SHA-256 over dtype, shape and every value of a picture (1, 3, height, width) as the vision
+    graph takes it.
 
     Two pictures with one digest are the same to the model: it sees nothing else of them.
     """

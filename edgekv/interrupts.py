@@ -96,12 +96,12 @@ class _Deferral:
     def _hand_back(self) -> None:
         """Handlers as they were, then those called whose signals came: all, whatever one raises."""
         try:
-            while self._handlers:
-                number, handler = next(iter(self._handlers.items()))
+            # A signal that comes meanwhile hands back what is left, and then this goes on.
+            for number, handler in list(self._handlers.items()):
                 # It may be there already: it is called, and may raise, right where it is installed.
                 if _signal.getsignal(number) in (self._recorder, handler):
                     self._install(number, handler)
-                del self._handlers[number]
+                self._handlers.pop(number, None)
             while self._pending:
                 self._call(next(iter(self._pending)))
         except BaseException:  # of a handler called here, or of a signal that came just now

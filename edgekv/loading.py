@@ -32,7 +32,7 @@ from edgekv.generate import Runner
 from edgekv.inputs import InputEncoder, model_identity
 from edgekv.model import Model
 from edgekv.sources import create_cross_executor, load_sources
-from edgekv.trace.writer import DEFAULT_MAX_BYTES
+from edgekv.trace.log_file import DEFAULT_MAX_BYTES
 
 MAX_THREADS = 1024
 

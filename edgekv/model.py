@@ -30,7 +30,8 @@ from edgekv.session_file import SessionFile
 from edgekv.tier.codec import TierFormat, checked_format
 from edgekv.tier.plan import TierPlan, TierRecord, check_path
 from edgekv.tiering import SessionTier, TierRequest, plan_tier, reopen_tier
-from edgekv.trace.writer import DEFAULT_MAX_BYTES, TraceWriter, check_limit
+from edgekv.trace.log_file import DEFAULT_MAX_BYTES, check_limit
+from edgekv.trace.writer import TraceWriter
 from edgekv.uncopied import uncopied
 
 

@@ -62,11 +62,11 @@ class Outputs:
     """Output 0, the pools and scales after the new tokens were written, the mass after the call."""
 
     output: Floats  # (T, Hq * D), dtype of the query
-    key_pool: Pool
+    key_pool: Pool  # (P, Hk, S, D)
     value_pool: Pool
-    key_scales: NDArray[np.float32] | None
+    key_scales: NDArray[np.float32] | None  # (P, Hk, S), int8 pools only
     value_scales: NDArray[np.float32] | None
-    page_mass: NDArray[np.float32] | None = None
+    page_mass: NDArray[np.float32] | None = None  # (P,)
 
 
 def paged_attention(attributes: Attributes, inputs: Inputs) -> Outputs:

@@ -54,7 +54,6 @@ class SourceEncoder:
         self._tiler = None if settings.tiles is None else Tiler(settings.tiles)
         self._mel = None if settings.audio is None else MelFeatures(settings.audio)
         self._lock = threading.Lock()  # the tiler has one output buffer
-        self.num_encoded = 0
         self._closed = False
 
     @property
@@ -89,7 +88,6 @@ class SourceEncoder:
             if self._closed:
                 raise ModelError("this model is closed")
             states = self._encoder.encode(self._prepare(content))
-            self.num_encoded += 1
             with self._runner.lock:
                 source = cache.reserve(key, num_states)
                 try:

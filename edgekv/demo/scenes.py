@@ -17,16 +17,10 @@ from edgekv.demo import render
 from edgekv.demo.render import COLOURS, FRAME_SIZE, SHAPES
 
 NUM_IDENTITIES: Final = len(COLOURS) * len(SHAPES)
-MAX_OBJECTS: Final = 3
 
 _WARM_UP: Final = 40  # frames lived before the first one shown, so that it is like any other
 _MAX_SPEED: Final = 9.0
 _MIN_SPEED: Final = 3.5
-
-
-def identity_of(colour: int, shape: int) -> int:
-    """The number, 0..17, of a (colour, shape) pair."""
-    return colour * len(SHAPES) + shape
 
 
 def identity_name(identity: int) -> str:

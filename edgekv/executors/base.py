@@ -84,7 +84,7 @@ class DecoderExecutor(Protocol):
         ...
 
     def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
-        """Put back what ``read_pages`` returned, at any page ids."""
+        """Put back what ``read_pages`` returned, at any pages (n,)."""
         ...
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class CrossExecutor(Protocol):
         ...
 
     def write_pages(self, pages: NDArray[np.int32], contents: NDArray[np.generic]) -> None:
-        """Put back what ``read_pages`` returned, at any page ids."""
+        """Put back what ``read_pages`` returned, at any pages (n,)."""
         ...
 
     def close(self) -> None:

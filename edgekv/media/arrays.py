@@ -31,7 +31,7 @@ class DLPackArray(Protocol):
 class HostArray:
     """An array that NumPy can read, and where it had to be copied from ('' = it is shared)."""
 
-    array: NDArray[np.generic]
+    array: NDArray[np.generic]  # of any shape and dtype: pictures are checked where they are taken
     copied_from: str
 
 

@@ -22,7 +22,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from edgekv.errors import SourceError
-from edgekv.media.source import Mark, Reader, Sampler, SourceStats, VideoSource
+from edgekv.media.source import FrameSampler, Mark, Reader, SourceStats, VideoSource
 from edgekv.types import Frame
 
 _CLOSE_S = 12.0  # a camera's read may take 10 s to give up
@@ -38,7 +38,7 @@ class _Reading:
         reader: Reader,
         name: str,
         *,
-        sampler: Sampler,
+        sampler: FrameSampler,
         paced: bool,
         close_s: float,  # that the end of a read is waited for
     ) -> None:
@@ -164,7 +164,7 @@ class LiveSource(VideoSource):
             self,
             reader,
             name,
-            sampler=Sampler(fps),
+            sampler=FrameSampler(fps),
             paced=paced,
             close_s=max(timeout_s + 1, _CLOSE_S),
         )

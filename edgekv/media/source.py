@@ -67,7 +67,7 @@ class SourceStats:
     max_age_s: float
 
 
-class Sampler:
+class FrameSampler:
     """Which frames are due at ``fps``: the first at or after each k / fps. None: every frame.
 
     A source slower than ``fps`` gives each of its frames once; boundaries without a frame of their
@@ -141,7 +141,7 @@ class SequentialSource(VideoSource):
         self._reading = threading.Lock()  # OpenCV crashes when it is closed while it reads
         self._first: Frame | None = None
         try:
-            self._sampler = Sampler(fps)
+            self._sampler = FrameSampler(fps)
             self._first = self._read()
             if self._first is None:
                 bad = reader.num_bad_frames

@@ -9,7 +9,7 @@ Does not know: what is drawn.
 from __future__ import annotations
 
 from edgekv.trace.events import ANSWER, FRAME, SYSTEM, TEXT
-from edgekv.trace.labels import COLOURS
+from edgekv.trace.labels import MEANINGS
 from edgekv.trace.lives import CACHED, IN_FLIGHT, INPUT, PROBED, RECALLED, RESERVED
 
 Colour = tuple[int, int, int]
@@ -23,7 +23,7 @@ FORCED: Colour = (72, 16, 122)
 LEVEL: Colour = (125, 147, 181)
 LINE: Colour = (34, 118, 79)
 OLD_FRAME: Colour = (189, 210, 244)
-KINDS: dict[int, Colour] = {
+PAINT: dict[int, Colour] = {  # of a page, by the kind of what it holds
     SYSTEM: (89, 98, 115),
     FRAME: (27, 92, 203),
     TEXT: (27, 28, 30),
@@ -46,7 +46,7 @@ _SESSIONS: tuple[Colour, ...] = (
     (230, 159, 0),
 )
 NAMED: dict[str, Colour] = {
-    **{name: KINDS[kind] for kind, (name, _) in COLOURS.items()},
+    **{name: PAINT[kind] for kind, (name, _) in MEANINGS.items()},
     **{f"s{k}": colour for k, colour in enumerate(_SESSIONS, 1)},
     "free": FREE,
     "evict": EVICT,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from edgekv.cache import Fate, InputChange, Purpose
+from edgekv.cache import Fate, InputChange, Purpose, Reserving
 from edgekv.types import SegmentKind
 
 # The format's own numbering, whatever order the cache lists them in: never reorder.
@@ -197,7 +197,7 @@ class Inserted(NamedTuple):
     segments: tuple[HeldSegment, ...]
 
 
-Reserving = Literal["reserved", "given back", "carried"]
+ReserveNews = Reserving | Literal["carried"]  # carried = held when this part began
 
 
 class Reserved(NamedTuple):
@@ -206,7 +206,7 @@ class Reserved(NamedTuple):
 
     at_us: int
     sequence: int
-    how: Reserving
+    how: ReserveNews
     pages: tuple[int, ...]
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekv.trace.axis import axis_ticks
-from edgekv.trace.labels import COLOURS, NUM_SESSION_COLOURS
+from edgekv.trace.labels import MEANINGS, NUM_SESSION_COLOURS
 from edgekv.trace.lives import ENDS, Lives
 from edgekv.trace.page_map import PageMap
 from edgekv.trace.view import View, share_floor, typical_life_s
@@ -86,7 +86,7 @@ def _data(view: View, words: Words) -> dict[str, Any]:
         "sessions": bars.sessions,
         "share_from": share_floor(view),
         "ends": ENDS,
-        "kinds": [COLOURS[kind][0] for kind in range(len(COLOURS))],
+        "kinds": [MEANINGS[kind][0] for kind in range(len(MEANINGS))],
         "maps": {name: _map(view, pages) for name, pages in maps.items() if pages is not None},
         "levels": {
             "used": _packed("i4", view.pages_used),

@@ -21,7 +21,7 @@ from edgekv.trace.view import View, typical_life_s
 
 NUM_SESSION_COLOURS = 8  # after which they come again
 # Of what a page holds, by its kind: the name of its colour, and what it means.
-COLOURS = {
+MEANINGS = {
     SYSTEM: ("system", "instructions: stay from first to last"),
     FRAME: ("frame", "frame of video, fading: left = new, right = {age} old or more"),
     RECALLED: ("recalled", "old frame, brought back from disk for one question"),
@@ -47,7 +47,7 @@ def legend(view: View) -> Iterator[tuple[str, str]]:
     if view.pages_in_flight.any():
         shown.add(IN_FLIGHT)
     age = clock_text(typical_life_s(view))
-    for kind, (name, text) in COLOURS.items():
+    for kind, (name, text) in MEANINGS.items():
         if kind in shown:
             yield name, text.format(age=age)
     yield "free", "free: nobody’s"
@@ -60,7 +60,7 @@ def session_colour(session: int) -> str:
 
 def session_legend(view: View) -> Iterator[tuple[str, str]]:
     """Names of colours with whose they are, where there are several sessions."""
-    count = view.timeline.num_sessions
+    count = view.timeline.sequences.num_sessions
     if count < 2:
         return
     for number in range(1, min(count, NUM_SESSION_COLOURS) + 1):
@@ -75,7 +75,7 @@ def session_legend(view: View) -> Iterator[tuple[str, str]]:
         yield "probed", "no session’s: a probe that times the disk"
     for kind in (CACHED, IN_FLIGHT):
         if (view.map.runs.kind == kind).any():
-            yield COLOURS[kind]
+            yield MEANINGS[kind]
     if np.isin(view.map.runs.kind, BRIEF).any():
         yield "asked", "with edges: text, or there for one question"
     yield "free", "free: nobody’s"
@@ -84,7 +84,7 @@ def session_legend(view: View) -> Iterator[tuple[str, str]]:
 def panel_titles(view: View) -> dict[str, str]:
     """What each panel shows, from top to bottom."""
     titles = {"map": "Page map: " + _pages(view.map)}
-    if view.timeline.num_sessions > 1:
+    if view.timeline.sequences.num_sessions > 1:
         titles["whose"] = "The same pages by session: whose each one is"
     if view.inputs is not None:
         titles["inputs"] = "Cross-attention’s own pool: " + _pages(view.inputs)

@@ -7,6 +7,7 @@ Does not know: events, pictures, what is held now.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -60,6 +61,15 @@ class Lives:
     def leave(self, life: int, now: int, end: int) -> None:
         """The segment is gone, for the reason ``end``."""
         self.left_us[life], self.end[life] = now, end
+
+    def let_go(self, lives: Iterable[int], sequence: int, now: int, end: int) -> None:
+        """A sequence holds segments no more: its own are gone, those of others when they too have
+        let go."""
+        for life in lives:
+            if self.sequence[life] == sequence:
+                self.leave(life, now, end)
+            elif self.left_us[life] >= 0:  # this one held it for longer
+                self.left_us[life] = now
 
     def come_back(self, life: int) -> None:
         """The segment is there, as if it had not left."""
@@ -123,6 +133,24 @@ class SequenceLife:
         return self.purpose == "context"
 
 
+class Sequences(dict[int, SequenceLife]):
+    """All sequences of a log, by their number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_sessions = 0
+
+    def born(self, ident: int, parent: int, purpose: Purpose, now: int) -> int:
+        """The session whose a new sequence is: its own, or that of a context which it serves."""
+        if purpose == "context":
+            self.num_sessions += 1
+            session = self.num_sessions
+        else:
+            session = self[parent].session if parent in self else 0
+        self[ident] = SequenceLife(ident, parent, purpose, session, now)
+        return session
+
+
 @dataclass(slots=True)
 class Levels:
     """Pages of the pool by state, as columns: one entry an event."""
@@ -172,3 +200,14 @@ class Drop(NamedTuple):
     num_frames: int
     num_segments: int
     num_pages: int
+
+
+class Drops(list[Drop]):
+    """All drops of a log that came to pass."""
+
+    def undo(self, sequence: int) -> None:
+        """The last one of a sequence has never been. IndexError when there is none."""
+        last = len(self) - 1
+        while self[last].sequence != sequence:
+            last -= 1
+        del self[last]

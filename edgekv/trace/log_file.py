@@ -13,12 +13,24 @@ import os
 from io import FileIO
 from pathlib import Path
 
+from edgekv.config import format_bytes
 from edgekv.locked_file import check_at, open_locked, unlock
 from edgekv.trace.codec import Header, frame_record, pack_header
 from edgekv.trace.records import RecordWriter
 
+DEFAULT_MAX_BYTES = 64 * 2**20
+_MIN_BYTES = 64 * 2**10
 _BUFFER_BYTES = 8 * 2**10
 _FLUSH_US = 1_000_000
+
+
+def check_limit(max_bytes: int) -> None:
+    """Raise ValueError for a limit that no log keeps to."""
+    if max_bytes < _MIN_BYTES:
+        raise ValueError(
+            f"a trace needs at least {format_bytes(_MIN_BYTES)}, got "
+            f"{format_bytes(max_bytes, rounded='down')}"
+        )
 
 
 class LogFile:

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from edgekv.trace.axis import axis_ticks
-from edgekv.trace.colours import FREE, GRID, INK, KINDS, MUTED, NAMED
+from edgekv.trace.colours import FREE, GRID, INK, MUTED, NAMED, PAINT
 from edgekv.trace.indexed import indexed
 from edgekv.trace.lives import RESERVED
 from edgekv.trace.png_map import STRIPE, faded, striped
@@ -79,7 +79,7 @@ class _Page:
         if name == "frame":
             ramp = faded(np.linspace(0, 1, wide)[None])
             self.sheet.image.paste(Image.fromarray(np.repeat(ramp, 12, axis=0)), (x, y + 1))
-        elif stripes := {"reserved": (FREE, KINDS[RESERVED]), "shared": _SHARED}.get(name):
+        elif stripes := {"reserved": (FREE, PAINT[RESERVED]), "shared": _SHARED}.get(name):
             pixels = striped([stripes], np.zeros((12, wide), np.intp))
             self.sheet.image.paste(Image.fromarray(pixels), (x, y + 1))
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgekv.trace.colours import FREE, INK, KINDS, NAMED, OLD_FRAME, WHITE, Colour
+from edgekv.trace.colours import FREE, INK, NAMED, OLD_FRAME, PAINT, WHITE, Colour
 from edgekv.trace.events import FRAME
 from edgekv.trace.labels import session_colour
 from edgekv.trace.lives import CACHED, IN_FLIGHT, RECALLED, RESERVED
@@ -23,7 +23,7 @@ _BRIEF, _RECALLED = 3, 5  # least pixels
 
 def faded(age: NDArray[np.float64]) -> NDArray[np.uint8]:
     """Colours of frames (…, 3) from new (0) to old (1)."""
-    new, old = np.array(KINDS[FRAME]), np.array(OLD_FRAME)
+    new, old = np.array(PAINT[FRAME]), np.array(OLD_FRAME)
     mixed = new + np.clip(age, 0, 1)[..., None] * (old - new)
     # Few shades, so that the file stays small.
     shades: NDArray[np.uint8] = (np.round(mixed / 6) * 6).clip(0, 255).astype(np.uint8)
@@ -60,9 +60,9 @@ def kind_pixels(view: View, pages: PageMap, width: int, height: int) -> NDArray[
             continue
         if kinds[k] == RECALLED:
             colours[row[k], max(starts[k] - 1, 0) : stops[k] + 1] = WHITE
-        colours[here] = KINDS[int(kinds[k])]
+        colours[here] = PAINT[int(kinds[k])]
     rows = np.arange(height) * pages.num_rows // height
-    stripes = striped([(FREE,), (FREE, KINDS[RESERVED])], reserved[rows])
+    stripes = striped([(FREE,), (FREE, PAINT[RESERVED])], reserved[rows])
     return np.where(reserved[rows][..., None] > 0, stripes, colours[rows])
 
 
@@ -70,7 +70,7 @@ def session_pixels(view: View, pages: PageMap, width: int, height: int) -> NDArr
     """(height, width, 3) of one pool, by who holds its pages. A light line is where a page begins
     to show something else; what came for a question has dark edges."""
     stripes = [tuple(NAMED[session_colour(number)] for number in held) for held in pages.sets]
-    stripes += [(FREE,), (KINDS[CACHED],), (KINDS[IN_FLIGHT],)]
+    stripes += [(FREE,), (PAINT[CACHED],), (PAINT[IN_FLIGHT],)]
     free, cached, in_flight = range(len(pages.sets), len(stripes))
     stripes[0] = (FREE,)
     which = np.full((pages.num_rows, width), free, np.intp)

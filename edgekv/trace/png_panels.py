@@ -18,11 +18,11 @@ from edgekv.trace.colours import (
     FORCED,
     GRID,
     INK,
-    KINDS,
     LEVEL,
     LINE,
     MUTED,
     NAMED,
+    PAINT,
     Colour,
     paler,
     readable_on,
@@ -46,7 +46,7 @@ _HEIGHTS = {
     "share": 48,
     "alloc": 96,
 }
-_MOVES: tuple[Colour, ...] = (EVICT, FORCED, KINDS[RECALLED])  # CHOSEN, FORCED, BACK
+_MOVES: tuple[Colour, ...] = (EVICT, FORCED, PAINT[RECALLED])  # CHOSEN, FORCED, BACK
 _BAR, _BELOW = 14, 8  # pixels of a lane for its session, and for the questions
 
 
@@ -122,7 +122,7 @@ class Panels:
             top = y + bars.lane[k] * lane_height + 1
             bottom = top + _BAR * scale
             if role > FORK:
-                fill = KINDS[PROBED if role == PROBE else TEXT]
+                fill = PAINT[PROBED if role == PROBE else TEXT]
                 top = bottom + 1 if role != PROBE else top
                 self._sheet.box(x0, top, max(x1, x0 + 3), top + _BELOW * scale, fill)
                 continue
@@ -147,9 +147,9 @@ class Panels:
     def _used(self, y: int, high: int) -> None:
         most = self._view.most_pages
         for values, fill in (
-            (self._view.pages_used + self._view.pages_cached, KINDS[CACHED]),
+            (self._view.pages_used + self._view.pages_cached, PAINT[CACHED]),
             (self._view.pages_used, LEVEL),
-            (self._view.pages_in_flight, KINDS[IN_FLIGHT]),
+            (self._view.pages_in_flight, PAINT[IN_FLIGHT]),
         ):
             for x in range(INNER):
                 length = int(values[x * values.size // INNER] * high / most)

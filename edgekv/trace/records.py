@@ -23,7 +23,7 @@ from edgekv.trace.events import (
     Opened,
     Planned,
     Reserved,
-    Reserving,
+    ReserveNews,
     Shown,
     StepBegun,
     Taken,
@@ -35,7 +35,7 @@ NAME, OPEN, FORK, PLAN, COMMIT, ABORT, BEGIN, END, WRITE, DROP, CUT, CLOSE, COUN
 KEEP, INSERT, TAKE, GIVE_UP, SHOW, CHOOSE = range(15, 21)
 RESERVE, INPUT, ASIDE, DECIDE = range(21, 25)
 FATES: tuple[Fate, ...] = ("let go", "put back")
-RESERVINGS: tuple[Reserving, ...] = ("reserved", "given back", "carried")
+RESERVINGS: tuple[ReserveNews, ...] = ("reserved", "given back", "carried")
 INPUTS: tuple[InputNews, ...] = (
     "reserved",
     "published",

@@ -12,7 +12,6 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from edgekv.cache import Purpose
 from edgekv.errors import TraceError
 from edgekv.trace.codec import Header
 from edgekv.trace.contexts import Context, Segment
@@ -51,10 +50,11 @@ from edgekv.trace.lives import (
     RECALLED,
     RESERVED,
     Drop,
+    Drops,
     Levels,
     Lives,
     Lookups,
-    SequenceLife,
+    Sequences,
 )
 from edgekv.trace.reader import TraceLog
 
@@ -67,9 +67,7 @@ class Timeline:
         self.page_size = header.geometry.page_size
         self.lives = Lives()
         self.holders = Holders(header.num_pages, header.geometry.page_size, self.lives)
-        self.sequences: dict[int, SequenceLife] = {}
-        self.num_sessions = 0
-        self.drops: list[Drop] = []
+        self.sequences, self.drops = Sequences(), Drops()
         self.levels, self.lookups = Levels(), Lookups()
         self.planned_us, self.allocation_us = array("q"), array("d")
         self.inputs = None
@@ -120,7 +118,7 @@ class Timeline:
     # -- sequences --------------------------------------------------------------------------------
 
     def _open(self, event: Opened) -> None:
-        session = self._born(event.sequence, event.parent, event.purpose, event.at_us)
+        session = self.sequences.born(event.sequence, event.parent, event.purpose, event.at_us)
         if event.parent < 0:
             context = Context(session, [], 0)
         else:
@@ -129,27 +127,18 @@ class Timeline:
                 self.holders.share(page, session, event.at_us)
         self._contexts[event.sequence] = context
 
-    def _born(self, ident: int, parent: int, purpose: Purpose, now: int) -> int:
-        """The session whose a new sequence is: its own, or that of a context which it serves."""
-        if purpose == "context":
-            self.num_sessions += 1
-            session = self.num_sessions
-        else:
-            session = self.sequences[parent].session if parent in self.sequences else 0
-        self.sequences[ident] = SequenceLife(ident, parent, purpose, session, now)
-        return session
-
     def _close(self, event: Closed) -> None:
         context = self._contexts.pop(event.sequence)
         self._release(context.segments, context, event.at_us)
-        self._end(context.segments, event.at_us, CLOSED, event.sequence)
+        lives = [segment.life for segment in context.segments]
+        self.lives.let_go(lives, event.sequence, event.at_us, CLOSED)
         self.holders.release(context.reserve, context.session, event.at_us)
         self.sequences[event.sequence].closed_us = event.at_us
 
     def _hold(self, event: Held) -> None:
         holders = self.holders
         if event.sequence not in self.sequences:
-            self._born(event.sequence, -1, event.purpose, event.at_us)
+            self.sequences.born(event.sequence, -1, event.purpose, event.at_us)
             if event.segments and event.purpose != "context":  # its parent was told of long ago
                 beside = holders.holding(event.segments[0].pages[0])
                 self.sequences[event.sequence].session = min(beside, default=0)
@@ -274,7 +263,8 @@ class Timeline:
             context.aside = leaving
         else:
             self._release(leaving, context, event.at_us)
-        self._end(leaving, event.at_us, DROPPED, event.sequence)
+        lives = [segment.life for segment in leaving]
+        self.lives.let_go(lives, event.sequence, event.at_us, DROPPED)
 
     def _decide(self, event: Decided) -> None:
         context = self._contexts[event.sequence]
@@ -287,10 +277,7 @@ class Timeline:
         for segment in aside:
             if self.lives.sequence[segment.life] == event.sequence:
                 self.lives.come_back(segment.life)
-        last = len(self.drops) - 1
-        while self.drops[last].sequence != event.sequence:
-            last -= 1
-        del self.drops[last]
+        self.drops.undo(event.sequence)
 
     def _truncate(self, event: Truncated) -> None:
         context = self._contexts[event.sequence]
@@ -308,13 +295,6 @@ class Timeline:
     def _release(self, segments: list[Segment], context: Context, now: int) -> None:
         for segment in segments:
             self.holders.release(segment.pages, context.session, now)
-
-    def _end(self, segments: list[Segment], now: int, end: int, sequence: int) -> None:
-        for segment in segments:
-            if self.lives.sequence[segment.life] == sequence:
-                self.lives.leave(segment.life, now, end)
-            elif self.lives.left_us[segment.life] >= 0:  # others held it for longer
-                self.lives.left_us[segment.life] = now
 
 
 def build_timeline(log: TraceLog) -> Timeline:

@@ -34,7 +34,6 @@ from edgekv.cache import (
     Step,
 )
 from edgekv.cache.segments import SegmentTable
-from edgekv.config import format_bytes
 from edgekv.errors import TraceError
 from edgekv.trace import records
 from edgekv.trace.codec import MAGIC
@@ -51,7 +50,7 @@ from edgekv.trace.events import (
 )
 from edgekv.trace.evidence import Evidence, first_pages
 from edgekv.trace.held_back import HeldBack
-from edgekv.trace.log_file import LogFile
+from edgekv.trace.log_file import DEFAULT_MAX_BYTES, LogFile, check_limit
 from edgekv.trace.observed import (
     carried,
     changed,
@@ -64,20 +63,9 @@ from edgekv.trace.observed import (
 )
 from edgekv.trace.records import RecordWriter
 
-DEFAULT_MAX_BYTES = 64 * 2**20
-MIN_BYTES = 64 * 2**10
 _RECORDS_PER_COUNT = 64
 
 _log = logging.getLogger(__name__)
-
-
-def check_limit(max_bytes: int) -> None:
-    """Raise ValueError for a limit that no log keeps to."""
-    if max_bytes < MIN_BYTES:
-        raise ValueError(
-            f"a trace needs at least {format_bytes(MIN_BYTES)}, "
-            f"got {format_bytes(max_bytes, rounded='down')}"
-        )
 
 
 class TraceWriter(CacheObserver):

@@ -15,74 +15,7 @@ import triton
 import triton.language as tl
 
 from plugins.triton.rotate import load_turned
-
-LOG2E = tl.constexpr(1.4426950408889634)  # softmax in powers of two: exp2 is one instruction
-
-
-@triton.jit
-def cap(s, softcap):
-    """softcap * tanh(s / softcap)."""
-    return softcap * (1.0 - 2.0 / (tl.exp2(s / softcap * (2.0 * LOG2E)) + 1.0))
-
-
-@triton.jit
-def scores(
-    q,  # (BLOCK_M, BLOCK_D)
-    k,  # (BLOCK_D, BLOCK_N)
-    key_scales,
-    at,  # (BLOCK_N,) rows of the pool
-    valid,  # (BLOCK_N,)
-    scale,
-    softcap,
-    INT8: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Scores of queries and keys, in powers of two (BLOCK_M, BLOCK_N)."""
-    s = tl.dot(q, k, input_precision=PRECISION)
-    if INT8:
-        s = s * tl.load(key_scales + at, mask=valid, other=0.0)[None, :]
-    if SOFTCAP:
-        s = cap(s * scale, softcap) * LOG2E
-    else:
-        s = s * (scale * LOG2E)
-    return s
-
-
-@triton.jit
-def find_row(query_starts, block, num_rows, group, BLOCK_M: tl.constexpr):
-    """The sequence of a block; sequence b's blocks begin at starts[b] * group / BLOCK_M + b."""
-    found = 0
-    for first in range(0, num_rows, 32):
-        b = first + tl.arange(0, 32)
-        begin = tl.load(query_starts + b, mask=b < num_rows, other=0) * group // BLOCK_M + b
-        found += tl.sum(((begin <= block) & (b < num_rows)).to(tl.int32), 0)
-    return found - 1
-
-
-@triton.jit
-def visible_range(kv_limits, query_indices, token, last_token, window):
-    """Logical indices [low, limit) that each query row sees, both (BLOCK_M,)."""
-    limit = tl.load(kv_limits + token, mask=token < last_token, other=0)
-    windowed = token < tl.where(window > 0, last_token, 0)
-    index = tl.load(query_indices + token, mask=windowed, other=0)
-    low = tl.where(window > 0, tl.maximum(index - window + 1, 0), 0)
-    return low, limit
-
-
-@triton.jit
-def find_columns(starts, num_columns, low, limit):
-    """Columns [first, last) of the page table that hold logical indices in [low, limit)."""
-    first = 0
-    last = 0
-    for block in range(0, num_columns, 1024):
-        m = block + tl.arange(0, 1024)
-        inside = m < num_columns
-        begin = tl.load(starts + m, mask=inside, other=0)
-        end = tl.load(starts + m + 1, mask=inside, other=0)
-        first += tl.sum((inside & (end <= low)).to(tl.int32), 0)
-        last += tl.sum((inside & (begin < limit)).to(tl.int32), 0)
-    return first, last
+from plugins.triton.rows import LOG2E, find_columns, find_row, scores, sees, visible_range
 
 
 @triton.jit
@@ -118,6 +51,17 @@ def _add_values(
     else:
         acc = tl.dot(p.to(DOT), v, acc, input_precision=PRECISION)
     return acc
+
+
+@triton.jit
+def _weigh(s, top, total):
+    """The running maximum and sum with a step's scores, both (BLOCK_M,); the step's weights
+    (BLOCK_M, BLOCK_N); and what all that was summed before must be multiplied by (BLOCK_M,)."""
+    new_top = tl.maximum(top, tl.max(s, axis=1))
+    base = tl.where(new_top == float("-inf"), 0.0, new_top)
+    p = tl.exp2(s - base[:, None])
+    keep = tl.exp2(top - base)
+    return new_top, total * keep + tl.sum(p, axis=1), p, keep
 
 
 @triton.jit
@@ -187,24 +131,25 @@ def _walk(
                 q, tl.trans(k.to(DOT)), key_scales, at, valid, scale, softcap,
                 INT8, SOFTCAP, PRECISION,
             )  # fmt: skip
-            j = begin + offset
-            seen = valid[None, :] & (j[None, :] < limit[:, None]) & (j[None, :] >= low[:, None])
+            seen = sees(begin + offset, valid, low, limit)
             s = tl.where(seen, s, float("-inf"))
-
-            new_top = tl.maximum(top, tl.max(s, axis=1))
-            base = tl.where(new_top == float("-inf"), 0.0, new_top)
-            p = tl.exp2(s - base[:, None])
-            keep = tl.exp2(top - base)
-            total = total * keep + tl.sum(p, axis=1)
+            top, total, p, keep = _weigh(s, top, total)
             acc = acc * keep[:, None]
-            top = new_top
-
             v = tl.load(value_pool + at[:, None] * HEAD_DIM + d, mask=mask, other=0.0).to(DOT)
             acc = _add_values(
                 acc, p, v, seen, value_scales, at, valid, INT8, DOT, PRECISION, CAREFUL
             )
         slot = run_end
     return top, total, acc
+
+
+@triton.jit
+def _part_of(first, last, split, num_splits, BLOCK_N: tl.constexpr):
+    """The slots [first, last) that are the split's, whole steps but for the last."""
+    steps = (tl.maximum(last - first, 0) + BLOCK_N - 1) // BLOCK_N
+    width = (steps + num_splits - 1) // num_splits * BLOCK_N
+    first += split * width
+    return first, tl.minimum(first + width, last)
 
 
 @triton.jit
@@ -286,12 +231,7 @@ def attend(
     run_ends += row.to(tl.int64) * num_columns
     lowest = tl.min(tl.where(real, low, 2147483647), 0)
     first, last = find_columns(starts, num_columns, lowest, tl.max(limit, 0))
-    first *= PAGE_SIZE
-    last *= PAGE_SIZE
-    steps = (tl.maximum(last - first, 0) + BLOCK_N - 1) // BLOCK_N
-    width = (steps + num_splits - 1) // num_splits * BLOCK_N
-    first += split * width
-    last = tl.minimum(first + width, last)
+    first, last = _part_of(first * PAGE_SIZE, last * PAGE_SIZE, split, num_splits, BLOCK_N)
 
     query_row = token.to(tl.int64) * num_heads + head
     row_offsets = query_row * HEAD_DIM

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from plugins.triton.attend import LOG2E
+from plugins.triton.rows import LOG2E
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 
 Owns: the arithmetic of ``launch.md``, in Python. Guarantees: everything follows from numbers the
 host knows; nothing is read from the device, nothing is allocated. Knows neither Triton nor CUDA;
-the C++ launchers do the same sums and are held to ``launch_cases.json``, which this module writes.
+the C++ launchers do the same sums and are held to ``launch_cases.json``, as this module is.
 
 Symbols as in docs/paged_attention.md: T tokens, B rows, M page-table columns, S page size, Hq
 query heads, Hk KV heads, D head dimension.
@@ -11,7 +11,7 @@ query heads, Hk KV heads, D head dimension.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 Config = Literal["decode", "prefill"]
@@ -159,34 +159,3 @@ def turns(inv_freq: tuple[float, ...]) -> list[int]:
         bits = int((x - math.floor(x)) * 2.0**64)
         result.append(bits - 2**64 if bits >= 2**63 else bits)
     return result
-
-
-def golden_cases() -> list[dict[str, object]]:
-    """Sizes and the plan they must give, for launchers in other languages."""
-    blocks = Blocks(16, 64, 64, 64, 16, 64)
-    nodes = [
-        Node(9, 3, 64, 16),
-        Node(32, 8, 128, 16, page_mass=True),
-        Node(8, 1, 256, 8, read_only=True),
-        Node(71, 1, 64, 32),
-        Node(40, 40, 80, 16, read_only=True, page_mass=True),
-    ]
-    calls = [
-        Sizes(1, 1, 2048), Sizes(1, 1, 3), Sizes(4, 4, 700), Sizes(263, 8, 300), Sizes(256, 1, 40),
-        Sizes(33, 33, 17), Sizes(7, 2, 0), Sizes(0, 1, 4), Sizes(0, 0, 0), Sizes(2048, 3, 4096),
-    ]  # fmt: skip
-    largest = Sizes(2048, 33, 4096)
-    return [
-        {
-            "node": asdict(node),
-            "sizes": asdict(sizes),
-            "blocks": asdict(blocks),
-            "sms": sms,
-            "plan": asdict(plan(node, sizes, blocks, sms)),
-            "largest": asdict(largest),
-            "workspace_bound": workspace_bound(node, largest, blocks, sms),
-        }
-        for node in nodes
-        for sizes in calls
-        for sms in (8, 132)
-    ]

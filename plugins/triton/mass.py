@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from plugins.triton.attend import scores, visible_range
 from plugins.triton.rotate import load_turned
+from plugins.triton.rows import scores, sees, visible_range
 
 
 @triton.jit
@@ -100,7 +100,7 @@ def mass(
                 ).to(DOT)  # fmt: skip
                 s = scores(q, k, key_scales, at, valid, scale, softcap, INT8, SOFTCAP, PRECISION)
                 log_sum = tl.load(lse + query_row, mask=real, other=0.0)
-                seen = valid[None, :] & (j[None, :] < limit[:, None]) & (j[None, :] >= low[:, None])
+                seen = sees(j, valid, low, limit)
                 shares += tl.sum(tl.where(seen, tl.exp2(s - log_sum[:, None]), 0.0), 0)
         column = run_end
 

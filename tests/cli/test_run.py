@@ -31,7 +31,7 @@ def edgekv(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_jsonl_has_answers_events_and_a_summary_and_nothing_else(
     tmp_path: Path, suffix: str, codec: str
 ) -> None:
-    path = write_clip(tmp_path / f"clip{suffix}", codec, 10, 400)
+    path = write_clip(tmp_path / f"clip{suffix}", codec, 10, 200)
     done = edgekv(
         "run", path, "--prompt", QUESTION, "--every", "4s", "--fps", 5, "--kv-budget", "1MiB",
         "--max-new-tokens", 4, "--format", "jsonl",
@@ -40,21 +40,19 @@ def test_jsonl_has_answers_events_and_a_summary_and_nothing_else(
     assert done.stderr == ""
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     answers = [line for line in lines if line["type"] == "answer"]
-    assert [answer["time_s"] for answer in answers] == pytest.approx(
-        [4, 8, 12, 16, 20, 24, 28, 32, 36], abs=0.11
-    )
+    assert [answer["time_s"] for answer in answers] == pytest.approx([4, 8, 12, 16], abs=0.11)
     assert all(answer["prompt"] == QUESTION for answer in answers)
     assert {line["type"] for line in lines[:-1]} == {"answer", "event"}
     summary = lines[-1]
     assert summary["type"] == "summary"
-    assert summary["frames"] == 200
+    assert summary["frames"] == 100
     assert summary["answers"] == len(answers)
     pages = summary["kv_pages"]
     assert pages["peak"] <= pages["total"]
     assert pages["live"] + pages["cached"] + pages["in_flight"] + pages["free"] == pages["total"]
     assert summary["kv_bytes"] <= 1 << 20
     evicted = sum(line["count"] for line in lines if line.get("event") == "evicted_frames")
-    assert evicted == summary["evicted_frames"] > 100
+    assert evicted == summary["evicted_frames"] > 50
     assert summary["context_frames"] + evicted == summary["frames"]
 
 
@@ -237,7 +235,7 @@ def test_a_signal_ends_with_the_summary_whatever_is_being_done(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "long.mp4"
     if not path.exists():
-        write_clip(path, "mp4v", 10, 20_000)
+        write_clip(path, "mp4v", 10, 3_000)
     command = [
         sys.executable, "-m", "edgekv", "run", path, "--prompt", QUESTION, "--every", "1s",
         "--fps", "10", "--threads", "1", "--max-new-tokens", "2", "--format", "jsonl",

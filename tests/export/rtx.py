@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.machinery
 import sys
 import types
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,29 @@ def stand_in() -> types.ModuleType:
         module.__dict__.update(Builder=Builder, __version__=rtx.__version__)
         sys.modules["tensorrt"] = module
     return sys.modules["tensorrt"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A node that the parser does not take."""
+
+    node: str
+    operator: str
+    reason: str
+
+
+def refused_nodes(graph: Path) -> list[Refusal]:
+    """The nodes of ``graph`` that this TensorRT does not take, plugins loaded so far included."""
+    from edgekv.executors.tensorrt.build import Log, create_network  # after the stand-in
+
+    logger = Log()
+    network = create_network(Builder(logger))
+    parser = rtx.OnnxParser(network, logger)
+    parser.supports_model_v2(graph.read_bytes(), str(graph))
+    return [
+        Refusal(error.node_name(), error.node_operator(), error.desc())
+        for error in map(parser.get_error, range(parser.num_errors))
+    ]
 
 
 def cut_at_operator(graph: Path, target: Path) -> int:

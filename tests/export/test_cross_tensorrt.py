@@ -29,7 +29,6 @@ from edgekv.executors.tensorrt.build import (  # noqa: E402 - after the stand-in
     build_engine,
     create_network,
     network_signature,
-    refused_nodes,
 )
 from edgekv.executors.tensorrt.running import provide_engine  # noqa: E402
 
@@ -76,7 +75,7 @@ def test_every_node_but_the_operator_is_accepted(bundle: Bundle, tmp_path: Path)
     expected |= dict.fromkeys(cross.graphs.values(), num_cross)
     assert len(expected) == 8
     for graph, num_operators in expected.items():
-        refused = refused_nodes(bundle.path / graph)
+        refused = rtx.refused_nodes(bundle.path / graph)
         assert {(node.operator, "Plugin not found" in node.reason) for node in refused} == {
             (names.OP_NAME, True)
         }
@@ -84,8 +83,8 @@ def test_every_node_but_the_operator_is_accepted(bundle: Bundle, tmp_path: Path)
         cut = tmp_path / graph
         _, num_cut = cut_graph(bundle.path / graph, cut)
         assert num_cut == len(refused) == num_operators
-        assert refused_nodes(cut) == []
-    assert refused_nodes(bundle.encoder_path) == []
+        assert rtx.refused_nodes(cut) == []
+    assert rtx.refused_nodes(bundle.encoder_path) == []
 
 
 def test_the_encoders_engine_is_built_once(bundle: Bundle, tmp_path: Path) -> None:

@@ -45,7 +45,6 @@ from edgekv.executors.tensorrt.build import (  # noqa: E402 - after the stand-in
     create_network,
     load_plugins,
     network_signature,
-    refused_nodes,
 )
 from edgekv.executors.tensorrt.running import provide_engine  # noqa: E402
 
@@ -90,7 +89,7 @@ def parsed(graph: Path) -> Signature:
 
 
 def test_every_node_but_the_operator_is_accepted(bundle: Bundle, tmp_path: Path) -> None:
-    refused = refused_nodes(bundle.decoder_path)
+    refused = rtx.refused_nodes(bundle.decoder_path)
     assert {(node.operator, "Plugin not found" in node.reason) for node in refused} == {
         (names.OP_NAME, True)
     }
@@ -98,10 +97,10 @@ def test_every_node_but_the_operator_is_accepted(bundle: Bundle, tmp_path: Path)
     # The parser looks no further behind a refused node; without them it reads all of the rest.
     cut = tmp_path / "cut.onnx"
     assert rtx.cut_at_operator(bundle.decoder_path, cut) == bundle.geometry.num_layers
-    assert refused_nodes(cut) == []
+    assert rtx.refused_nodes(cut) == []
     vision = bundle.vision_path
     assert vision is not None
-    assert refused_nodes(vision) == []
+    assert rtx.refused_nodes(vision) == []
 
 
 def test_decoder_parts_build_for_both_profiles(bundle: Bundle, tmp_path: Path) -> None:

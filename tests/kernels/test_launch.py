@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugins.triton.launch import Blocks, Node, Sizes, golden_cases, plan, turns, workspace_bound
+from plugins.triton.launch import Blocks, Node, Sizes, plan, turns, workspace_bound
 
 CASES = Path(__file__).parents[2] / "plugins" / "triton" / "launch_cases.json"
 BLOCKS = Blocks(16, 64, 64, 64, 16, 64)
@@ -22,6 +23,36 @@ NODES = st.sampled_from(
         Node(8, 8, 80, 16),
     ]
 )
+
+
+def golden_cases() -> list[dict[str, object]]:
+    """Sizes and the plan they must give, for launchers in other languages."""
+    nodes = [
+        Node(9, 3, 64, 16),
+        Node(32, 8, 128, 16, page_mass=True),
+        Node(8, 1, 256, 8, read_only=True),
+        Node(71, 1, 64, 32),
+        Node(40, 40, 80, 16, read_only=True, page_mass=True),
+    ]
+    calls = [
+        Sizes(1, 1, 2048), Sizes(1, 1, 3), Sizes(4, 4, 700), Sizes(263, 8, 300), Sizes(256, 1, 40),
+        Sizes(33, 33, 17), Sizes(7, 2, 0), Sizes(0, 1, 4), Sizes(0, 0, 0), Sizes(2048, 3, 4096),
+    ]  # fmt: skip
+    largest = Sizes(2048, 33, 4096)
+    return [
+        {
+            "node": asdict(node),
+            "sizes": asdict(sizes),
+            "blocks": asdict(BLOCKS),
+            "sms": sms,
+            "plan": asdict(plan(node, sizes, BLOCKS, sms)),
+            "largest": asdict(largest),
+            "workspace_bound": workspace_bound(node, largest, BLOCKS, sms),
+        }
+        for node in nodes
+        for sizes in calls
+        for sms in (8, 132)
+    ]
 
 
 def test_the_file_other_launchers_are_tested_with_is_what_this_one_says() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from tests.kernels.call import SMALL, check, compare, with_dtype
+from tests.kernels.call import SMALL, check, compare, make_operator, make_tensors, with_dtype
+from tests.operator.build import build
 from tests.operator.cases import CASES, Case, case_named
 
 
@@ -30,7 +32,10 @@ def test_kernels_in_half_precision_and_in_parts(case: Case) -> None:
 
 def test_those_small_steps_do_cut_rows_into_parts() -> None:
     for name in ("chunk-after-context", "mixed-4x2x40-page16-float32", "long-decode"):
-        assert compare(case_named(name), sms=16, sizes=SMALL).num_splits > 1
+        call = build(case_named(name))
+        tensors = make_tensors(call.inputs, torch.device("cpu"))
+        operator = make_operator(call.attributes, tensors, sms=16, sizes=SMALL)
+        assert operator.plan_for(tensors).num_splits > 1
 
 
 @pytest.mark.parametrize("name", ["mixed-9x3x64-page16-float32", "half-query-int8", "prefill"])

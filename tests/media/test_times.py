@@ -11,7 +11,7 @@ import pytest
 
 from edgekv.media import open_video
 from edgekv.media.capture import PresentationClock
-from edgekv.media.source import Sampler
+from edgekv.media.source import FrameSampler
 from edgekv.types import Frame
 from tests.media import clips
 
@@ -117,7 +117,7 @@ def test_sampler_against_the_plain_rule() -> None:
     for _ in range(300):
         times_s = np.cumsum(rng.exponential(rng.choice([0.01, 0.1, 1.0]), 50)).tolist()
         fps = float(rng.choice([0.3, 1.0, 2.0, 7.0, 30.0]))
-        sampler = Sampler(fps)
+        sampler = FrameSampler(fps)
         chosen = []
         for index, time_s in enumerate(times_s):
             if sampler.is_due(time_s):
@@ -127,7 +127,7 @@ def test_sampler_against_the_plain_rule() -> None:
 
 
 def test_a_bad_due_frame_is_replaced_by_the_next_good_one() -> None:
-    sampler = Sampler(2.0)
+    sampler = FrameSampler(2.0)
     sampler.take(0.0)
     assert sampler.is_due(0.5), "the frame at 0.5 s is bad: not taken"
     assert sampler.is_due(0.6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,15 +150,29 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def place(
-    model: edgekv.Model, session: edgekv.Session, bundle_path: Path, tmp_path: Path
-) -> Iterator[Place]:
-    session.push(PIXELS, 0.0)
-    Image.fromarray(PIXELS).save(tmp_path / "picture.png")
-    session.save(tmp_path / "a.session")
-    yield Place(model, session, bundle_path, tmp_path / "a.session", tmp_path)
+@contextmanager
+def made(model: edgekv.Model, bundle: Path, folder: Path) -> Iterator[Place]:
+    with model.session() as session:
+        session.push(PIXELS, 0.0)
+        Image.fromarray(PIXELS).save(folder / "picture.png")
+        session.save(folder / "a.session")
+        yield Place(model, session, bundle, folder / "a.session", folder)
     model.trace(None)
+
+
+@pytest.fixture
+def place(model: edgekv.Model, bundle_path: Path, tmp_path: Path) -> Iterator[Place]:
+    with made(model, bundle_path, tmp_path) as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def untouched(
+    model: edgekv.Model, bundle_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    """One place for all calls that do nothing."""
+    with made(model, bundle_path, tmp_path_factory.mktemp("untouched")) as place:
+        yield place
 
 
 def state(place: Place) -> object:
@@ -176,20 +191,22 @@ def test_every_parameter_has_a_kind(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "parameter", "value"), CASES)
 def test_a_wrong_value_is_refused_in_one_line_and_does_nothing(
-    place: Place, name: str, parameter: str, value: object
+    untouched: Place, name: str, parameter: str, value: object
 ) -> None:
     if isinstance(value, str):
-        value = value.replace("{folder}", str(place.folder)).replace("{file}", str(place.saved))
+        value = value.replace("{folder}", str(untouched.folder)).replace(
+            "{file}", str(untouched.saved)
+        )
     _, call, kinds = FUNCTIONS[name]
-    before = state(place)
+    before = state(untouched)
     with pytest.raises((ValueError, edgekv.EdgeKVError)) as refused:
-        call(place, {parameter: value})
+        call(untouched, {parameter: value})
     said = str(refused.value)
     assert len(said.splitlines()) == 1
     assert len(said) < 600
     if kinds[parameter].split()[0] in ("size", "whole", "count", "seconds", "share", "switch"):
         assert parameter in said
-    assert state(place) == before
+    assert state(untouched) == before
 
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "serve_metrics"])

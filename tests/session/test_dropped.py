@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 import edgekv
-from edgekv.bundle import Bundle
 from edgekv.tier.file import TierFile
+from tests.session.helpers import load_pages
 
 Picture = Callable[[int], NDArray[np.uint8]]
 SHORT = edgekv.SamplingOptions(max_new_tokens=2)
@@ -103,8 +103,7 @@ def test_others_may_take_frames_of_a_session_the_moment_it_is_dropped(
     bundle_path: Path, picture: Picture, tmp_path: Path
 ) -> None:
     """In one of two threads it is dropped, in the other its frames leave for somebody else's."""
-    budget = 24 * Bundle.open(bundle_path).geometry.page_bytes
-    with edgekv.load(bundle_path, kv_budget=budget, num_threads=1, share=False) as model:
+    with load_pages(bundle_path, 24, share=False) as model:
         dropped = [begin(model, tmp_path, picture, 12)]
         member = model._runner.sharing.members[0]
         with model.session(reserve_tokens=64) as other:

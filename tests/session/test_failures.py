@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 import edgekv
 from edgekv import Frame, SamplingOptions
-from edgekv.bundle import Bundle
 from edgekv.executors.ort_cpu import OrtDecoder, OrtVision
 from edgekv.intake import Intake
 from edgekv.trace import read_log
 from edgekv.trace.replay import replay
 from edgekv.trace.timeline import build_timeline
-from tests.session.helpers import QUESTION, SHORT, Picture, push
+from tests.session.helpers import QUESTION, SHORT, Picture, load_pages, push
 from tests.waiting import HANG_S
 
 
@@ -31,8 +31,7 @@ class BrokenError(Exception):
 @pytest.fixture
 def small(bundle_path: Path) -> Iterator[edgekv.Model]:
     """A pool for eight frames, a short pinned start and a question."""
-    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
-    with edgekv.load(bundle_path, kv_budget=14 * page_bytes, num_threads=1) as loaded:
+    with load_pages(bundle_path, 14) as loaded:
         yield loaded
 
 
@@ -173,13 +172,19 @@ def test_a_text_that_cannot_be_is_refused_everywhere(
 
 
 @pytest.mark.parametrize("text", ["<end_of_utterance>", "<|im_start|>", "\x00", "{{ 7 * 7 }}"])
-def test_odd_texts_are_only_text_to_the_session(
-    session: edgekv.Session, picture: Picture, text: str
+def test_odd_texts_are_what_the_tokenizer_makes_of_them(
+    session: edgekv.Session, picture: Picture, bundle_path: Path, text: str
 ) -> None:
+    tokenizer = Tokenizer.from_file(str(bundle_path / "tokenizer.json"))
     session.push(picture(0), 0.0)
+    before = session.stats()
     session.ask(text, SHORT)
+    assert session.stats().num_tokens == before.num_tokens
     session.say(text)
+    num_said = session.stats().num_tokens - before.num_tokens
+    assert num_said == len(tokenizer.encode(text, add_special_tokens=False).ids)
     session.push(picture(1), 1.0)
+    assert session.stats().num_context_frames == 2
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,15 @@ from pathlib import Path
 import numpy as np
 
 import edgekv
-from edgekv.bundle import Bundle
-from tests.session.helpers import QUESTION, SHORT, Picture, push
+from tests.session.helpers import QUESTION, SHORT, Picture, load_pages, push
 
 
 def test_sessions_that_share_every_frame_go_on_when_the_pool_is_full(
     bundle_path: Path, picture: Picture
 ) -> None:
     """Nobody frees a page by dropping what others hold: there must be room to go on without."""
-    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
     with (
-        edgekv.load(bundle_path, kv_budget=26 * page_bytes, num_threads=1) as model,
+        load_pages(bundle_path, 26) as model,
         model.session(reserve_tokens=64) as one,
         model.session(reserve_tokens=64) as other,
     ):
@@ -57,10 +55,9 @@ def test_threads_that_push_the_same_at_once_hold_it_once(
 def test_a_newcomer_gets_its_part_of_what_two_sessions_hold_together(
     bundle_path: Path, alone: edgekv.Model, picture: Picture
 ) -> None:
-    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
     instructions = "You watch a street. " * 30
     with (
-        edgekv.load(bundle_path, kv_budget=34 * page_bytes, num_threads=1) as model,
+        load_pages(bundle_path, 34) as model,
         model.session(reserve_tokens=64) as one,
         model.session(reserve_tokens=64) as other,
     ):

@@ -15,11 +15,9 @@ import pytest
 
 import edgekv
 from edgekv import SamplingOptions
-from edgekv.bundle import Bundle
-from tests.session.helpers import QUESTION, Picture
+from edgekv.tier.store import Tier
+from tests.session.helpers import QUESTION, Picture, load_pages
 from tests.waiting import in_another_thread
-
-pytestmark = pytest.mark.usefixtures("quick_disk")
 
 SHORT = SamplingOptions(max_new_tokens=3)
 NUM_FRAMES = 10  # more than the pool holds beside a question
@@ -31,8 +29,7 @@ PACKAGE = str(Path(edgekv.__file__).parent)
 @pytest.fixture(scope="module")
 def small(bundle_path: Path) -> Iterator[edgekv.Model]:
     """A pool for eight frames and a question."""
-    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
-    with edgekv.load(bundle_path, kv_budget=14 * page_bytes, num_threads=1) as loaded:
+    with load_pages(bundle_path, 14) as loaded:
         yield loaded
 
 
@@ -77,9 +74,11 @@ class Stream:
         self.pictures = [picture(k) for k in range(NUM_FRAMES + 1)]
         self.made: list[edgekv.Session] = []
         self.pieces: Iterator[str] | None = None
-        self.session = model.session(
-            reserve_tokens=64, tier=path / "tier", tier_limit="1MiB", tier_format="exact"
-        )
+        with pytest.MonkeyPatch.context() as patch:  # its disk is measured when it is restored
+            patch.setattr(Tier, "time_reading", lambda *_: 1e-9)
+            self.session = model.session(
+                reserve_tokens=64, tier=path / "tier", tier_limit="1MiB", tier_format="exact"
+            )
         for k in range(NUM_FRAMES):
             self.session.push(self.pictures[k], float(k))
 

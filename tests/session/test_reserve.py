@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 import edgekv
 from edgekv import SamplingOptions
-from edgekv.bundle import Bundle
 from edgekv.cache import PageCache, check
 from edgekv.executors.ort_cpu import OrtDecoder
 from edgekv.generate import Runner
 from tests.cache.compare import assert_same
 from tests.cache.helpers import PAGE_SIZE, add, make_cache
-from tests.session.helpers import QUESTION, Picture
+from tests.session.helpers import QUESTION, Picture, load_pages
 
 
 class CountingDecoder:
@@ -108,8 +107,7 @@ def test_a_text_of_several_pieces_uses_the_reserve_that_was_made_for_it() -> Non
 @pytest.fixture
 def small(bundle_path: Path) -> Iterator[edgekv.Model]:
     """A pool for eight frames, a short pinned start and a question."""
-    budget = 24 * Bundle.open(bundle_path).geometry.page_bytes
-    with edgekv.load(bundle_path, kv_budget=budget, num_threads=1, share=False) as loaded:
+    with load_pages(bundle_path, 24, share=False) as loaded:
         yield loaded
 
 

@@ -18,26 +18,21 @@ from edgekv import SamplingOptions
 from edgekv.bundle import Bundle
 from edgekv.cache.retention import retention_rules
 from edgekv.session_file import SessionFile
-from tests.session.helpers import QUESTION, Picture, push
+from tests.session.helpers import QUESTION, Picture, load_pages, push
 
 PAGES = 60  # of the pools here; the demo model's window takes about 33
-
-
-def load(bundle_path: Path, num_pages: int = PAGES, **options: str) -> edgekv.Model:
-    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
-    return edgekv.load(bundle_path, kv_budget=num_pages * page_bytes, num_threads=1, **options)
 
 
 @pytest.fixture(scope="module")
 def twin(bundle_path: Path) -> Iterator[edgekv.Model]:
     """The same model in a pool of its own, of the size of ``origin``'s."""
-    with load(bundle_path) as loaded:
+    with load_pages(bundle_path, PAGES) as loaded:
         yield loaded
 
 
 @pytest.fixture(scope="module")
 def origin(bundle_path: Path) -> Iterator[edgekv.Model]:
-    with load(bundle_path) as loaded:
+    with load_pages(bundle_path, PAGES) as loaded:
         yield loaded
 
 
@@ -202,7 +197,7 @@ def test_a_pool_without_room_says_what_would_do_and_is_unchanged(
         needed = session.stats().pages_live + 3
         session.save(tmp_path / "a")
         for num_pages in (needed - 1, needed):
-            with load(bundle_path, num_pages) as small:
+            with load_pages(bundle_path, num_pages) as small:
                 if num_pages == needed:
                     with small.restore(tmp_path / "a") as restored:
                         expected = session.logits(QUESTION)
@@ -303,7 +298,7 @@ def test_a_context_that_contradicts_itself_is_refused(twin: edgekv.Model, saved:
 
 
 def test_another_kv_dtype_is_another_model(bundle_path: Path, saved: Path) -> None:
-    with load(bundle_path, 200, kv_dtype="float32") as other:
+    with load_pages(bundle_path, 200, kv_dtype="float32") as other:
         said = r"this model has float32; load it with kv_dtype='float16' \(--kv-dtype float16\)$"
         refused(other, saved, f"saved with dtype float16 of the KV pool, {said}")
 

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 import edgekv
 from edgekv import SamplingOptions
-from edgekv.bundle import Bundle
 from edgekv.cache.retention import retention_rules
-from tests.session.helpers import QUESTION, SHORT, Picture, push
+from tests.session.helpers import QUESTION, SHORT, Picture, load_pages, push
 
 
 def fill(session: edgekv.Session, picture: Picture) -> int:
@@ -180,8 +179,7 @@ def test_instructions_are_pinned(model: edgekv.Model, picture: Picture) -> None:
 def test_a_tiny_pool_works_and_a_smaller_one_is_refused_with_what_would_do(
     bundle_path: Path, picture: Picture
 ) -> None:
-    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
-    with edgekv.load(bundle_path, kv_budget=12 * page_bytes, num_threads=1) as small:
+    with load_pages(bundle_path, 12) as small:
         with small.session(reserve_tokens=64) as session:
             push(session, picture, 0, 20)
             assert session.stats().num_context_frames >= 1

@@ -12,9 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 import edgekv
-from edgekv.bundle import Bundle
 from edgekv.executors.ort_cpu import OrtDecoder
-from tests.session.helpers import QUESTION, SHORT, Picture, push
+from tests.session.helpers import QUESTION, SHORT, Picture, load_pages, push
 
 NUM_PAGES = 24
 
@@ -22,8 +21,7 @@ NUM_PAGES = 24
 @pytest.fixture
 def small(bundle_path: Path) -> Iterator[edgekv.Model]:
     """Nothing is held in common here: whoever wants a page needs one of its own."""
-    budget = NUM_PAGES * Bundle.open(bundle_path).geometry.page_bytes
-    with edgekv.load(bundle_path, kv_budget=budget, num_threads=1, share=False) as loaded:
+    with load_pages(bundle_path, NUM_PAGES, share=False) as loaded:
         yield loaded
 
 

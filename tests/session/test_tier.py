@@ -16,14 +16,13 @@ import pytest
 
 import edgekv
 from edgekv import SamplingOptions
-from edgekv.bundle import Bundle
 from edgekv.cache.retention import retention_rules
 from edgekv.cache.summaries import FrameSummaries
 from edgekv.demo.needles import NeedleStream
 from edgekv.errors import TierError
 from edgekv.tier.file import HEADER_BYTES, TierFile
 from edgekv.tier.store import Tier
-from tests.session.helpers import QUESTION, Picture, push, tier_of
+from tests.session.helpers import QUESTION, Picture, load_pages, push, tier_of
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 OPTIONS = SamplingOptions(max_new_tokens=8)
@@ -292,10 +291,9 @@ def test_measuring_leaves_nothing_behind(model: edgekv.Model, tmp_path: Path) ->
 def test_reading_is_measured_later_where_the_pool_is_full(
     bundle_path: Path, picture: Picture, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
     with (
         caplog.at_level(logging.WARNING, "edgekv"),
-        edgekv.load(bundle_path, kv_budget=40 * page_bytes, num_threads=1) as small,
+        load_pages(bundle_path, 40) as small,
         small.session() as other,
     ):
         push(other, picture, 0, 40)
@@ -333,9 +331,8 @@ def test_a_bundle_without_queries_stores_and_says_that_it_cannot_recall(
 def test_a_small_pool_keeps_room_for_what_comes_back(
     bundle_path: Path, picture: Picture, tmp_path: Path, num_pages: int
 ) -> None:
-    page_bytes = Bundle.open(bundle_path).geometry.page_bytes
     with (
-        edgekv.load(bundle_path, kv_budget=num_pages * page_bytes, num_threads=1) as small,
+        load_pages(bundle_path, num_pages) as small,
         small.session(tier=tmp_path / "a.tier", tier_limit="1MiB") as session,
     ):
         push(session, picture, 0, 40)

@@ -10,12 +10,11 @@ import pytest
 
 import edgekv
 from edgekv import Frame
-from edgekv.bundle import Bundle
 from edgekv.demo.needles import NeedleStream
 from edgekv.errors import TierError
 from edgekv.executors.ort_cpu import OrtDecoder
 from edgekv.tier.store import Tier
-from tests.session.helpers import QUESTION, Picture, push, tier_of
+from tests.session.helpers import QUESTION, Picture, load_pages, push, tier_of
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -157,8 +156,7 @@ def test_a_session_that_is_being_restored_stands_in_nobodys_way(
     bundle_path: Path, picture: Picture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its tier may take long to read. Until it can give frames up it takes no room."""
-    budget = 24 * Bundle.open(bundle_path).geometry.page_bytes
-    with edgekv.load(bundle_path, kv_budget=budget, num_threads=1, share=False) as model:
+    with load_pages(bundle_path, 24, share=False) as model:
         with model.session(tier=tmp_path / "t", tier_limit="1MiB", reserve_tokens=64) as session:
             push(session, picture, 0, 11)
             session.save(tmp_path / "saved")
@@ -184,8 +182,7 @@ def test_a_restore_that_fails_leaves_frames_in_tiers_and_in_other_sessions(
     monkeypatch: pytest.MonkeyPatch,
     num_saved: int,
 ) -> None:
-    budget = 24 * Bundle.open(bundle_path).geometry.page_bytes
-    with edgekv.load(bundle_path, kv_budget=budget, num_threads=1, share=False) as model:
+    with load_pages(bundle_path, 24, share=False) as model:
         with model.session(tier=tmp_path / "t", tier_limit="1MiB", reserve_tokens=64) as session:
             push(session, picture, 0, num_saved)
             session.save(tmp_path / "saved")
@@ -237,9 +234,8 @@ def test_a_session_whose_tier_cannot_be_had_takes_nothing_from_others(
         raise TierError("no disk today") if failing == "no file" else RuntimeError("no disk today")
 
     broken = (Tier, "create") if failing == "no file" else (Tier, "time_reading")
-    budget = 24 * Bundle.open(bundle_path).geometry.page_bytes
     with (
-        edgekv.load(bundle_path, kv_budget=budget, num_threads=1, share=False) as model,
+        load_pages(bundle_path, 24, share=False) as model,
         model.session(reserve_tokens=64) as other,
     ):
         push(other, picture, 100, 30)

@@ -7,7 +7,7 @@ from pathlib import Path
 from edgekv.cache import CrossCache, CrossInput, PageCache
 from edgekv.config import KVGeometry
 from edgekv.trace import TraceWriter
-from tests.trace.streams import add
+from tests.cache.helpers import add
 
 CROSS = KVGeometry(2, 1, 4, 4, "float32", num_rope_axes=0)
 OWN = KVGeometry(2, 1, 4, 4, "float32")

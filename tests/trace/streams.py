@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from edgekv.cache import PageCache, Sequence
 from edgekv.cache.retention import Watermarks, retention_rule
 from edgekv.config import KVGeometry
 from edgekv.trace import TraceWriter
-from tests.cache.helpers import make_room
+from tests.cache.helpers import add, make_room
 
 FRAME_PAGES = 5
 MARKS = Watermarks(3 + 20 * FRAME_PAGES, 3 + 16 * FRAME_PAGES)  # at most 20 frames
@@ -17,11 +16,6 @@ MARKS = Watermarks(3 + 20 * FRAME_PAGES, 3 + 16 * FRAME_PAGES)  # at most 20 fra
 
 def make_cache(num_pages: int = 128) -> PageCache:
     return PageCache(KVGeometry(4, 2, 32, 16, "float16"), num_pages, max_positions=4096)
-
-
-def add(cache: PageCache, sequence: Sequence, kind: Any, num_tokens: int, **options: Any) -> None:
-    with cache.begin_step([sequence.append(kind, num_tokens, **options)]) as step:
-        step.commit()
 
 
 def stream(

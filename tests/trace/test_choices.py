@@ -29,8 +29,8 @@ from edgekv.trace.evidence import HEAT, SUMMARY
 from edgekv.trace.observed import held
 from edgekv.trace.replay import ReplayResult, replay
 from edgekv.trace.states import state_of
-from tests.cache.helpers import make_room
-from tests.trace.streams import FRAME_PAGES, MARKS, add, make_cache
+from tests.cache.helpers import add, make_room
+from tests.trace.streams import FRAME_PAGES, MARKS, make_cache
 
 Picture = Callable[[int], NDArray[np.uint8]]
 LOOKING = ("novelty", "least-attended")

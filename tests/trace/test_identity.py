@@ -22,7 +22,8 @@ from edgekv.trace.lives import CACHED
 from edgekv.trace.replay import replay
 from edgekv.trace.timeline import build_timeline
 from edgekv.trace.view import make_view
-from tests.trace.streams import add, make_cache
+from tests.cache.helpers import add
+from tests.trace.streams import make_cache
 
 Picture = Callable[[int], NDArray[np.uint8]]
 

@@ -12,7 +12,8 @@ from edgekv.errors import CacheError, TraceError
 from edgekv.trace import TraceWriter, read_log
 from edgekv.trace.events import Closed, Counted, Dropped, Event, Opened, Planned, Settled
 from edgekv.trace.log_file import LogFile
-from tests.trace.streams import add, make_cache, stream, write_log
+from tests.cache.helpers import add
+from tests.trace.streams import make_cache, stream, write_log
 
 
 def of_type(events: list[Event], kind: type) -> list[Event]:

@@ -17,7 +17,7 @@ from edgekv.cli import main
 from edgekv.errors import TraceError
 from edgekv.trace import TraceWriter, read_log
 from edgekv.trace.axis import axis_ticks
-from edgekv.trace.colours import EVICT, KINDS
+from edgekv.trace.colours import EVICT, PAINT
 from edgekv.trace.draw import draw
 from edgekv.trace.events import ANSWER, SYSTEM, TEXT
 from edgekv.trace.timeline import build_timeline
@@ -80,7 +80,7 @@ def test_the_png_is_the_same_picture(tmp_path: Path) -> None:
     assert picture.format == "PNG"
     assert picture.width == 1280
     seen = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20) or []}
-    assert {KINDS[SYSTEM], KINDS[TEXT], KINDS[ANSWER], EVICT} <= seen
+    assert {PAINT[SYSTEM], PAINT[TEXT], PAINT[ANSWER], EVICT} <= seen
 
 
 def test_a_long_log_is_no_larger_a_picture(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from edgekv.trace.replay import replay
 from edgekv.trace.timeline import build_timeline
 from edgekv.trace.view import make_view
 from edgekv.trace.words import describe
-from tests.trace.streams import add, make_cache
+from tests.cache.helpers import add
+from tests.trace.streams import make_cache
 
 
 def write_reserves(path: Path) -> None:

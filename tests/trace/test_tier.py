@@ -13,7 +13,7 @@ from PIL import Image
 import edgekv
 from edgekv.trace import TraceLog, read_log
 from edgekv.trace.bars import PROBE, QUESTION, RECALLING
-from edgekv.trace.colours import KINDS
+from edgekv.trace.colours import PAINT
 from edgekv.trace.draw import draw
 from edgekv.trace.lives import PROBED, RECALLED
 from edgekv.trace.moves import BACK
@@ -90,7 +90,7 @@ def test_a_recalled_frame_is_seen(log: TraceLog, tmp_path: Path) -> None:
     draw(log, tmp_path / "page.png")
     with Image.open(tmp_path / "page.png") as picture:
         pixels = np.asarray(picture.convert("RGB"))
-    lilac = (pixels == KINDS[RECALLED]).all(axis=2)
+    lilac = (pixels == PAINT[RECALLED]).all(axis=2)
     edges = np.flatnonzero(np.diff(lilac.astype(np.int8), axis=1).any(axis=1))
     assert edges.size
     longest = 0

@@ -11,7 +11,7 @@ from PIL import Image
 
 from edgekv.cache.reclaim import RECLAIM
 from edgekv.trace import TraceWriter, read_log
-from edgekv.trace.colours import FORCED, INK, KINDS, NAMED
+from edgekv.trace.colours import FORCED, INK, NAMED, PAINT
 from edgekv.trace.draw import draw
 from edgekv.trace.lives import CACHED, IN_FLIGHT
 from edgekv.trace.moves import CHOSEN
@@ -21,7 +21,8 @@ from edgekv.trace.png_map import kind_pixels, session_pixels
 from edgekv.trace.timeline import build_timeline
 from edgekv.trace.view import View, make_view
 from edgekv.trace.words import Words, describe
-from tests.trace.streams import add, make_cache, write_log
+from tests.cache.helpers import add
+from tests.trace.streams import make_cache, write_log
 
 
 def write_two(path: Path) -> None:
@@ -66,7 +67,7 @@ def holders(view: View, page: int) -> list[tuple[int, ...]]:
 def test_holders_of_a_page_are_known_at_any_time(tmp_path: Path) -> None:
     write_two(tmp_path / "t")
     view, _ = seen(tmp_path / "t")
-    assert view.timeline.num_sessions == 2
+    assert view.timeline.sequences.num_sessions == 2
     assert holders(view, 0) == [(1,), (1, 2), (2,), ()]
     assert holders(view, 3)[0] == (1,), "a frame of session 1, whoever asks"
     prefix = view.timeline.lives.left_us[0]
@@ -100,7 +101,7 @@ def test_the_png_shows_both_sessions_and_what_they_share(tmp_path: Path) -> None
     assert "whose" in words.panels
     by_session = session_pixels(view, view.map, 800, view.map.num_rows)
     colours = [{tuple(c) for c in row.tolist()} for row in by_session]
-    assert {NAMED["s1"], NAMED["s2"], KINDS[CACHED]} <= colours[0], "one after the other"
+    assert {NAMED["s1"], NAMED["s2"], PAINT[CACHED]} <= colours[0], "one after the other"
     asked = view.map.runs.row[np.isin(view.map.runs.kind, BRIEF)]
     assert asked.size
     assert all(INK in colours[row] for row in asked), "what came for a question has edges"

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
-import faulthandler
-import os
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from types import FrameType
 
 import pytest
 
 from edgekv.interrupts import checkpoint, indivisible
+from tests.unit.signals import interrupted
 
+pytestmark = pytest.mark.usefixtures("handlers_as_before")
 Handler = Callable[[int, FrameType | None], object]
 
 
 class StopError(Exception):
     pass
-
-
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-    before = {number: signal.getsignal(number) for number in numbers}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def restarts(number: int) -> bool:
@@ -39,14 +27,6 @@ def restarts(number: int) -> bool:
     assert ctypes.CDLL(None).sigaction(number, None, record) == 0
     flags = int.from_bytes(record[8 + 128 : 8 + 128 + 4], sys.byteorder)  # behind handler and mask
     return bool(flags & 0x10000000)
-
-
-@indivisible
-def interrupted(*numbers: int, said: list[str]) -> str:
-    for number in numbers:
-        signal.raise_signal(number)
-    said.append("done")
-    return "result"
 
 
 def test_a_handler_is_called_once_afterwards_and_stays_installed() -> None:
@@ -241,112 +221,6 @@ def test_system_calls_go_on_after_a_signal_if_they_did(wanted: bool) -> None:
     assert restarts(signal.SIGALRM) is wanted
 
 
-def test_a_handler_in_c_beside_one_in_python_is_called_as_before(tmp_path: Path) -> None:
-    said: list[str] = []
-    before = signal.signal(signal.SIGUSR1, lambda *_: said.append("SIGUSR1"))
-    try:
-        with (tmp_path / "stacks").open("w") as file:
-            faulthandler.register(signal.SIGUSR1, file=file, all_threads=False, chain=True)
-            for count in (1, 2):
-                interrupted(signal.SIGUSR1, said=said)
-                assert said == ["done", "SIGUSR1"] * count
-                assert (tmp_path / "stacks").read_text().count("in interrupted") == count
-            faulthandler.unregister(signal.SIGUSR1)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-
-
-@pytest.mark.parametrize("action", [signal.SIG_IGN, signal.SIG_DFL])
-def test_what_is_no_handler_of_python_s_is_left_alone(action: signal.Handlers) -> None:
-    signal.signal(signal.SIGTERM, action)
-    seen = indivisible(lambda: signal.getsignal(signal.SIGTERM))()
-    assert seen is action is signal.getsignal(signal.SIGTERM)
-
-
-def test_other_threads_leave_handlers_alone_and_do_not_wait_for_them() -> None:
-    said: list[str] = []
-    signal.signal(signal.SIGINT, lambda *_: said.append("SIGINT"))
-
-    @indivisible
-    def operation() -> None:
-        thread = threading.Thread(target=lambda: interrupted(signal.SIGINT, said=said))
-        thread.start()
-        thread.join()
-        checkpoint()
-        said.append("outer done")
-
-    operation()
-    assert said == ["done", "SIGINT", "outer done"]
-
-
-def test_where_python_s_main_thread_is_another_operations_run_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As in a program that starts Python in one thread and uses it in another."""
-    said: list[str] = []
-
-    def use() -> None:
-        monkeypatch.setattr(threading, "main_thread", threading.current_thread)
-        said.append(interrupted(said=[]))
-
-    thread = threading.Thread(target=use)
-    thread.start()
-    thread.join()
-    assert said == ["result"]
-
-
-@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-def test_a_child_of_an_operation_has_the_handlers_of_its_parent() -> None:
-    said: list[str] = []
-    handler: Handler = lambda *_: said.append("SIGINT")  # noqa: E731 - one that is compared below
-    signal.signal(signal.SIGINT, handler)
-
-    @indivisible
-    def operation() -> int:
-        signal.raise_signal(signal.SIGINT)
-        child = os.fork()
-        if not child:
-            os._exit(0 if signal.getsignal(signal.SIGINT) is handler and not said else 1)
-        return os.waitpid(child, 0)[1]
-
-    assert operation() == 0
-    assert said == ["SIGINT"]
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.Runner came with Python 3.11")
-def test_asyncio_cancels_its_task_at_the_next_await() -> None:
-    said: list[str] = []
-
-    async def main() -> None:
-        try:
-            interrupted(signal.SIGINT, said=said)
-            said.append("goes on")
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            said.append("cancelled")
-            raise
-
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(main())
-    assert said == ["done", "goes on", "cancelled"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_a_loop_s_own_handler_is_called_once() -> None:
-    said: list[str] = []
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, lambda: said.append("SIGTERM"))
-        interrupted(signal.SIGTERM, said=said)
-        await asyncio.sleep(0.1)
-        loop.remove_signal_handler(signal.SIGTERM)
-
-    asyncio.run(main())
-    assert said == ["done", "SIGTERM"]
-
-
 def raised_by(number: int) -> StopError | None:
     try:
         signal.raise_signal(number)
@@ -355,8 +229,8 @@ def raised_by(number: int) -> StopError | None:
     return None
 
 
-def with_signals_at(moment: int, *numbers: int) -> tuple[int, bool]:
-    """An operation with signals at the so many-th place where Python looks for them: how many such
+def with_signals_at(moments: Mapping[int, tuple[int, ...]]) -> tuple[int, bool]:
+    """An operation with signals at the so many-th places where Python looks for them: how many such
     places it came to, and whether a handler raised."""
     seen, raised = 0, False
 
@@ -364,10 +238,9 @@ def with_signals_at(moment: int, *numbers: int) -> tuple[int, bool]:
         nonlocal seen
         if event in ("call", "c_return") and frame.f_code.co_filename.endswith("interrupts.py"):
             seen += 1
-            if seen == moment:
-                errors = [error for number in numbers if (error := raised_by(number))]
-                if errors:
-                    raise errors[-1]
+            errors = [error for number in moments.get(seen, ()) if (error := raised_by(number))]
+            if errors:
+                raise errors[-1]
 
     sys.setprofile(count)
     try:
@@ -379,21 +252,43 @@ def with_signals_at(moment: int, *numbers: int) -> tuple[int, bool]:
     return seen, raised
 
 
+@pytest.mark.parametrize("raising", [True, False])
 @pytest.mark.parametrize("numbers", [(signal.SIGINT,), (signal.SIGINT, signal.SIGTERM)])
-def test_signals_while_handlers_are_exchanged(numbers: tuple[int, ...]) -> None:
+def test_signals_while_handlers_are_exchanged(numbers: tuple[int, ...], raising: bool) -> None:
     called: list[int] = []
 
     def handler(number: int, _: FrameType | None) -> None:
         called.append(number)
-        raise StopError
+        if raising:
+            raise StopError
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
-    num_places, _ = with_signals_at(-1)
+    num_places, _ = with_signals_at({})
     assert num_places > 20
     for moment in range(1, num_places + 1):
         called.clear()
-        assert with_signals_at(moment, *numbers)[1]
+        assert with_signals_at({moment: numbers})[1] == raising
         assert sorted(called) == sorted(numbers)
         assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM) is handler
         assert interrupted(said=[]) == "result"
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_another_is_dealt_with(second: int) -> None:
+    called: list[int] = []
+    handler: Handler = lambda number, _: called.append(number)  # noqa: E731 - one to compare with
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+    num_places, _ = with_signals_at({})
+    for first in range(1, num_places + 1):
+        later = first
+        while True:
+            called.clear()
+            later += 1
+            num_seen, _ = with_signals_at({first: (signal.SIGINT,), later: (second,)})
+            if num_seen < later:
+                break
+            assert sorted(called) == sorted((signal.SIGINT, second)), (first, later)
+            assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM) is handler
+        assert called == [signal.SIGINT]

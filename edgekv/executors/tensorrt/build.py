@@ -79,15 +79,6 @@ class _Monitor(trt.IProgressMonitor):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """A node that the parser does not take."""
-
-    node: str
-    operator: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class BuildOptions:
     """What does not change what an engine computes."""
 
@@ -107,18 +98,6 @@ def create_network(builder: trt.Builder) -> trt.INetworkDefinition:
     """A network whose tensors have the types that the graph gives them: what TensorRT 11 does
     without being told, and what int8 and bfloat16 pools need."""
     return builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-
-
-def refused_nodes(graph: Path) -> list[Refusal]:
-    """The nodes of ``graph`` that this TensorRT does not take, plugins loaded so far included."""
-    logger = Log()
-    network = create_network(trt.Builder(logger))
-    parser = trt.OnnxParser(network, logger)
-    parser.supports_model_v2(graph.read_bytes(), str(graph))
-    return [
-        Refusal(error.node_name(), error.node_operator(), error.desc())
-        for error in map(parser.get_error, range(parser.num_errors))
-    ]
 
 
 def build_engine(
