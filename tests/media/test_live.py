@@ -24,7 +24,7 @@ from edgekv.media import open_video
 from edgekv.media.source import Mark, SequentialSource
 from tests.media import clips
 from tests.media.devices import Clock, Device, live, watching
-from tests.waiting import wait_until
+from tests.waiting import HANG_S, wait_until
 
 TraceFunction = Callable[[FrameType, str, object], object]
 

@@ -138,7 +138,7 @@ def test_a_bad_due_frame_is_replaced_by_the_next_good_one() -> None:
 
 @pytest.mark.parametrize("fps", [5e-324, 1e-300, 1e300, 1.7e308])
 def test_a_rate_beyond_all_frames_takes_the_first_or_all(fps: float) -> None:
-    sampler, taken = Sampler(fps), 0
+    sampler, taken = FrameSampler(fps), 0
     for time_s in (0.0, 0.5, 2.0, 1e6):
         if sampler.is_due(time_s):
             sampler.take(time_s)
