@@ -17,10 +17,12 @@ from edgekv.native.appends import AppendPlanner
 from edgekv.native.ledger import Fenced
 from edgekv.native.library import native_call
 from edgekv.native.memory import address
+from edgekv.uncopied import uncopied
 
 _P, _N = ctypes.c_void_p, ctypes.c_int64
 
 
+@uncopied("native calls know where it is")
 class StepPlan:
     """The step over what is pending in ``planners``, which have one ledger: first its memory."""
 
