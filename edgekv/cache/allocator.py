@@ -34,27 +34,22 @@ class PageAllocator:
         if num_pages < 1:
             raise ValueError(f"a pool needs at least 1 page, got {num_pages}")
         self.num_pages = num_pages
-        self._ledger = Ledger(num_pages)
+        self.ledger = Ledger(num_pages)  # also for native calls that take pages among other things
         self._steps: dict[int, Fenced] = {}  # the pages that a step in flight names
         self._num_steps_begun = 0
 
     @property
-    def ledger(self) -> Ledger:
-        """For native calls that take pages along with other things."""
-        return self._ledger
-
-    @property
     def num_free(self) -> int:
-        return self.num_pages - self._ledger.num_taken
+        return self.num_pages - self.ledger.num_taken
 
     @property
     def num_cached(self) -> int:
-        return self._ledger.num_cached
+        return self.ledger.num_cached
 
     @property
     def num_available(self) -> int:
         """Pages that an allocation can have: free ones, and cached ones given up for it."""
-        return self.num_free + self._ledger.num_cached
+        return self.num_free + self.ledger.num_cached
 
     @property
     def num_steps(self) -> int:
@@ -63,7 +58,7 @@ class PageAllocator:
 
     @property
     def counts(self) -> PageCounts:
-        ledger = self._ledger
+        ledger = self.ledger
         num_taken, in_flight, cached = ledger.num_taken, ledger.num_in_flight, ledger.num_cached
         return PageCounts(
             num_pages=self.num_pages,
@@ -83,23 +78,23 @@ class PageAllocator:
             raise ValueError(f"number of pages must not be negative, got {num_pages}")
         if num_pages > self.num_free:
             raise OutOfPagesError(num_pages, self.num_free)
-        return self._ledger.take(num_pages)
+        return self.ledger.take(num_pages)
 
     def retain(self, pages: Pages) -> None:
         """Hold live, distinct ``pages`` (n,) once more."""
-        self._ledger.retain(pages)
+        self.ledger.retain(pages)
 
     def keep(self, pages: Pages) -> None:
         """Mark live, distinct ``pages`` (n,): their last release leaves them cached, not free."""
-        self._ledger.keep(pages)
+        self.ledger.keep(pages)
 
     def is_kept(self, pages: Pages) -> NDArray[np.bool_]:
         """Which of the ``pages`` are kept: (n,), a copy."""
-        return self._ledger.kept[self._ledger.index(pages)]
+        return self.ledger.kept[self.ledger.index(pages)]
 
     def cached_pages(self) -> Pages:
         """(num_cached,) the cached pages."""
-        ledger = self._ledger
+        ledger = self.ledger
         idle = (ledger.refs == 0) & (ledger.fences == 0)
         return np.flatnonzero(ledger.kept & idle).astype(np.int32)
 
@@ -108,11 +103,11 @@ class PageAllocator:
 
         Raises CacheError when one is not kept.
         """
-        self._ledger.hold(pages)
+        self.ledger.hold(pages)
 
     def forget(self, pages: Pages) -> None:
         """Undo ``keep`` of distinct ``pages`` (n,): those that are cached become free."""
-        self._ledger.forget(pages)
+        self.ledger.forget(pages)
 
     def release(self, pages: Pages) -> None:
         """Give up one hold on each of the distinct ``pages`` (n,); the last hold frees a page, or
@@ -120,15 +115,15 @@ class PageAllocator:
 
         Raises CacheError when a page is held by nobody (a double release).
         """
-        self._ledger.release(pages)
+        self.ledger.release(pages)
 
     def ref_counts(self, pages: Pages) -> NDArray[np.int32]:
         """Holders of each of the ``pages``: (n,) int32, a copy."""
-        return self._ledger.refs[self._ledger.index(pages)]
+        return self.ledger.refs[self.ledger.index(pages)]
 
     def is_fenced(self, pages: Pages) -> NDArray[np.bool_]:
         """Which of the ``pages`` a step in flight reads or writes: (n,)."""
-        fenced: NDArray[np.bool_] = self._ledger.fences[self._ledger.index(pages)] > 0
+        fenced: NDArray[np.bool_] = self.ledger.fences[self.ledger.index(pages)] > 0
         return fenced
 
     def begin_step(self, rows: Iterable[Pages]) -> int:
@@ -137,7 +132,7 @@ class PageAllocator:
         Pages are distinct within a row (n,); rows may share pages.
         """
         listed = list(rows)
-        return self.begin_step_by(lambda: self._ledger.fence(listed))
+        return self.begin_step_by(lambda: self.ledger.fence(listed))
 
     def begin_step_by(self, fence: Callable[[], Fenced]) -> int:
         """As ``begin_step``, of the pages that ``fence`` has fenced in the ledger."""
@@ -155,11 +150,11 @@ class PageAllocator:
         """The device no longer touches the step's pages: free those released meanwhile."""
         if token not in self._steps:
             raise CacheError(f"step {token} is not in flight")
-        self._ledger.unfence(self._steps.pop(token))
+        self.ledger.unfence(self._steps.pop(token))
 
     def snapshot(self) -> AllocatorSnapshot:
         """Everything the allocator knows, as read-only copies."""
-        ledger = self._ledger
+        ledger = self.ledger
         return AllocatorSnapshot(
             counts=self.counts,
             free=frozen(ledger.free[ledger.num_taken :]),

@@ -43,9 +43,7 @@ class FrameSummaries:
         self._known: PageRows | None = None
         self._read: ReadValues | None = None
         self._find: FindValues | None = None
-        self._found: Callable[[], PageValues | None] = (
-            _nothing  # what ``find`` found, while it lasts
-        )
+        self._found: Callable[[], PageValues | None] = _nothing  # by ``find``, while it lasts
 
     @property
     def kept(self) -> bool:

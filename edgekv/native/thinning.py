@@ -7,6 +7,7 @@ Does not know: what the rating is for.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from edgekv.native.columns import PageNumbers, PageRows
 from edgekv.native.library import native_call
 from edgekv.native.memory import address
+from edgekv.uncopied import uncopied
 
 _P, _N = ctypes.c_void_p, ctypes.c_int64
 _NO_MEMORY, _UNREAD = -1, -2
@@ -55,8 +57,10 @@ def choose(
         rows = looks.at
     elif looks is not None:
         vectors, width = _bytes(looks, np.float32, num_offered), looks.shape[1]
-    out = np.empty(num_past + 1, dtype=np.int64)
-    at = address(out)
+    scratch = _scratch
+    if num_past >= scratch.out.size:
+        scratch.take(2 * num_past)
+    out, at = scratch.out, scratch.at
     num_gone = _thin_out()(
         memory,
         len(memory) // num_all if num_all else 0,
@@ -79,7 +83,22 @@ def choose(
         raise UnreadError
     if num_gone == _NO_MEMORY:
         raise MemoryError(f"no memory to choose among {num_offered} segments")
-    return out[1 : 1 + num_gone], int(out[0])
+    return out[1 : 1 + num_gone].copy(), int(out[0])
+
+
+@uncopied("native calls know where it is")
+class _Scratch(threading.local):
+    """Memory whose place is known, for each thread that chooses."""
+
+    def __init__(self) -> None:
+        self.take(128)
+
+    def take(self, num_places: int) -> None:
+        self.out = np.empty(num_places, dtype=np.int64)
+        self.at = address(self.out)
+
+
+_scratch = _Scratch()
 
 
 def _bytes(column: NDArray[Any], dtype: type, num_offered: int) -> bytes:

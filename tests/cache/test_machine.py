@@ -204,7 +204,7 @@ def reuse_pages_in_flight(patch: pytest.MonkeyPatch) -> None:
     real = PageAllocator.release
 
     def release(self: PageAllocator, pages: np.ndarray) -> None:
-        fences = self._ledger.fences
+        fences = self.ledger.fences
         before = fences.copy()
         fences[:] = 0
         real(self, pages)
