@@ -12,6 +12,28 @@ namespace {
 
 constexpr double kEndless = 1e6;  // segments
 
+// `size` values, on the stack where they are few: between two runs of a model each piece of memory that
+// is taken is a walk through code and data that are in no cache.
+template <class T, int64_t kFew>
+class Values {
+ public:
+  explicit Values(int64_t size) : many_(size > kFew ? size : 0) {
+    std::fill_n(data(), std::min(size, kFew), T{});
+  }
+
+  T& operator[](int64_t i) { return data()[i]; }
+  const T& operator[](int64_t i) const { return data()[i]; }
+
+ private:
+  T* data() { return many_.empty() ? few_ : many_.data(); }
+  const T* data() const { return many_.empty() ? few_ : many_.data(); }
+
+  T few_[kFew];
+  std::vector<T> many_;
+};
+
+constexpr int64_t kFew = 48;  // segments
+
 struct Call {
   const unsigned char* segments;
   int64_t segment_bytes, num_segments;
@@ -67,7 +89,7 @@ class Offer {
 
   const Call& call_;
   const int64_t size_;
-  std::vector<const int32_t*> pages_;  // of each
+  Values<const int32_t*, kFew> pages_;  // of each
 };
 
 // How far apart the neighbours of each segment stand, counted in ids, while segments leave.
@@ -94,7 +116,7 @@ class Gaps {
   };
 
   const Offer& offer_;
-  std::vector<Link> links_;
+  Values<Link, kFew> links_;
 };
 
 // Lanes in an order of their own, so that it can be computed by vectors and every machine chooses
@@ -133,7 +155,7 @@ class Nearest {
   }
 
   double norm(int64_t place) const { return norms_[place]; }
-  double distance(int64_t place, const std::vector<char>& here) {
+  double distance(int64_t place, const Values<char, kFew>& here) {
     Found& found = found_[place];
     if (found.place < 0 || !here[found.place]) found = search(place, here);
     return std::max(found.distance, 0.f);
@@ -145,8 +167,8 @@ class Nearest {
     float distance = 0;
   };
 
-  Found search(int64_t place, const std::vector<char>& here) const {
-    const float* products = products_.data() + place * num_segments_;
+  Found search(int64_t place, const Values<char, kFew>& here) const {
+    const float* products = &products_[place * num_segments_];
     Found best{place, std::numeric_limits<float>::infinity()};
     for (int64_t i = 0; i < num_segments_; ++i) {
       if (i == place || !here[i] || !norms_[i]) continue;
@@ -157,14 +179,17 @@ class Nearest {
   }
 
   const int64_t num_segments_;
-  std::vector<float> norms_, products_;
-  std::vector<Found> found_;
+  Values<float, kFew> norms_;
+  Values<float, kFew * kFew> products_;
+  Values<Found, kFew> found_;
 };
 
 class Thinning {
  public:
   explicit Thinning(const Offer& offer, bool by_gap)
-      : offer_(offer), by_gap_(by_gap), here_(offer.size(), 1), gaps_(offer), nearest_(offer) {}
+      : offer_(offer), by_gap_(by_gap), here_(offer.size()), gaps_(offer), nearest_(offer) {
+    for (int64_t place = 0; place < offer.size(); ++place) here_[place] = 1;
+  }
 
   bool is_here(int64_t place) const { return here_[place]; }
   // The lowest rated of the past, of equals the oldest; -1 if nothing is left to leave.
@@ -197,7 +222,7 @@ class Thinning {
 
   const Offer& offer_;
   const bool by_gap_;
-  std::vector<char> here_;
+  Values<char, kFew> here_;  // 1 until it leaves
   Gaps gaps_;
   Nearest nearest_;
 };
