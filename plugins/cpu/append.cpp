@@ -4,40 +4,17 @@
 #include <cstring>
 #include <limits>
 
+#include "segments.h"
+
 namespace {
+
+using edgekv::Segments;
+using edgekv::entry_width;
 
 constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
 
-// A stored segment, at any address: what layout.h says, its spans, its kind, and whether it is
-// uniform.
-class Stored {
- public:
-  Stored(const EdgekvLayout& layout, int64_t place)
-      : start_(layout.segments + place * layout.segment_bytes), num_axes_(layout.num_axes) {}
-
-  EdgekvSegment& head() const { return *reinterpret_cast<EdgekvSegment*>(start_); }
-  int32_t span(int64_t axis) const {
-    int32_t span;
-    std::memcpy(&span, spans() + axis * 4, sizeof(span));
-    return span;
-  }
-  void set_span(int64_t axis, int32_t span) const {
-    std::memcpy(spans() + axis * 4, &span, sizeof(span));
-  }
-  unsigned char& kind() const { return spans()[num_axes_ * 4]; }
-  unsigned char& uniform() const { return spans()[num_axes_ * 4 + 1]; }
-
- private:
-  unsigned char* spans() const { return start_ + sizeof(EdgekvSegment); }
-
-  unsigned char* start_;
-  int64_t num_axes_;
-};
-
-int64_t width(const EdgekvLayout& layout) { return 2 + 2 * layout.num_axes; }
-
 int32_t* last_entry(const EdgekvLayout& layout) {
-  return layout.entries + (layout.num_pages - 1) * width(layout);
+  return layout.entries + (layout.num_pages - 1) * entry_width(layout);
 }
 
 int32_t* planned_advance(const EdgekvAppend& append) {
@@ -65,9 +42,10 @@ int32_t find_tail(const EdgekvAppend& append, int32_t kind, int64_t num_tokens, 
   out = {};
   if (extend) {
     if (!layout.num_segments) return EDGEKV_APPEND_EMPTY;
-    const Stored last(layout, layout.num_segments - 1);
-    if (last.kind() != kind) return EDGEKV_APPEND_OTHER_KIND;
-    if (index != -1 && last.head().index != index) return EDGEKV_APPEND_OTHER_INDEX;
+    const Segments segments(layout);
+    const int64_t last = layout.num_segments - 1;
+    if (segments.kind(last) != kind) return EDGEKV_APPEND_OTHER_KIND;
+    if (index != -1 && segments[last].index != index) return EDGEKV_APPEND_OTHER_INDEX;
     const int32_t* entry = last_entry(layout);
     const int64_t fitting = std::min(num_tokens, append.page_size - entry[1]);
     if (fitting && !has_moved(layout, entry)) {
@@ -106,14 +84,14 @@ bool reach(const EdgekvLayout& layout, const int64_t* relative, int64_t n, Reach
 int32_t segment_start(const EdgekvAppend& append, int64_t axis) {
   const EdgekvLayout& layout = append.layout;
   const int32_t next = layout.next_position[axis];
-  return append.extends ? next - Stored(layout, layout.num_segments - 1).span(axis) : next;
+  return append.extends ? next - Segments(layout).span(layout.num_segments - 1, axis) : next;
 }
 
 void stage(const EdgekvAppend& append) {
   const EdgekvLayout& layout = append.layout;
   const int64_t num_axes = layout.num_axes, num_new = append.num_taken - append.copies;
-  int32_t* entry = layout.entries + layout.num_pages * width(layout);
-  for (int64_t k = 0; k < num_new; ++k, entry += width(layout)) {
+  int32_t* entry = layout.entries + layout.num_pages * entry_width(layout);
+  for (int64_t k = 0; k < num_new; ++k, entry += entry_width(layout)) {
     entry[0] = append.taken[append.copies + k];
     entry[1] = static_cast<int32_t>(append.page_size);
     for (int64_t axis = 0; axis < num_axes; ++axis) {
@@ -122,7 +100,7 @@ void stage(const EdgekvAppend& append) {
     }
   }
   const int64_t unused = num_new * append.page_size - (append.num_tokens - append.tail_tokens);
-  if (num_new) entry[1 - width(layout)] -= static_cast<int32_t>(unused);
+  if (num_new) entry[1 - entry_width(layout)] -= static_cast<int32_t>(unused);
 }
 
 void fill_slots(const EdgekvAppend& append, int32_t* slots) {
@@ -160,7 +138,7 @@ void fill_table(const EdgekvAppend& append, int64_t num_entries, int64_t num_col
   const EdgekvLayout& layout = append.layout;
   const int64_t num_held = layout.num_pages + append.num_taken - append.copies;
   for (int64_t k = 0; k < num_held; ++k) {
-    const int32_t* entry = layout.entries + k * width(layout);
+    const int32_t* entry = layout.entries + k * entry_width(layout);
     std::copy(entry, entry + num_columns, table + k * num_columns);
   }
   for (int64_t k = num_held; k < num_entries; ++k) {
@@ -241,7 +219,7 @@ int32_t edgekv_append_begin(const EdgekvAppend* const* appends, int64_t num_appe
     query_starts[b + 1] = query_starts[b] + static_cast<int32_t>(append.num_tokens);
     const EdgekvLayout& layout = append.layout;
     for (int64_t k = 0; k < layout.num_pages; ++k)
-      *next_fenced++ = layout.entries[k * width(layout)];
+      *next_fenced++ = layout.entries[k * entry_width(layout)];
     next_fenced = std::copy(append.taken, append.taken + append.num_taken, next_fenced);
     counts[b] = layout.num_pages + append.num_taken;
   }
@@ -259,19 +237,20 @@ int32_t edgekv_append_commit(EdgekvAppend* append, int32_t kind, int64_t id, int
     }
     tail[1] += static_cast<int32_t>(append->tail_tokens);
   }
-  const Stored segment(layout, layout.num_segments - (append->extends ? 1 : 0));
+  const Segments segments(layout);
+  const int64_t last = layout.num_segments - (append->extends ? 1 : 0);
   if (!append->extends) {
-    segment.head() = {id, index, time_s, 0, 0};
-    for (int64_t axis = 0; axis < layout.num_axes; ++axis) segment.set_span(axis, 0);
-    segment.kind() = static_cast<unsigned char>(kind);
-    segment.uniform() = 1;
+    segments[last] = {id, index, time_s, 0, 0};
+    for (int64_t axis = 0; axis < layout.num_axes; ++axis) segments.set_span(last, axis, 0);
+    segments.kind(last) = static_cast<int8_t>(kind);
+    segments.uniform(last) = true;
   }
-  segment.head().num_pages += static_cast<int32_t>(append->num_taken - append->copies);
-  segment.head().num_tokens += static_cast<int32_t>(append->num_tokens);
-  segment.uniform() &= static_cast<unsigned char>(append->uniform);
+  segments[last].num_pages += static_cast<int32_t>(append->num_taken - append->copies);
+  segments[last].num_tokens += static_cast<int32_t>(append->num_tokens);
+  segments.uniform(last) &= append->uniform != 0;
   for (int64_t axis = 0; axis < layout.num_axes; ++axis) {
     const int32_t moved = planned_advance(*append)[axis];
-    segment.set_span(axis, segment.span(axis) + moved);
+    segments.set_span(last, axis, segments.span(last, axis) + moved);
     layout.next_position[axis] += moved;
   }
   return EDGEKV_APPEND_DONE;

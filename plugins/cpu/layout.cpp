@@ -3,47 +3,27 @@
 #include <algorithm>
 #include <cstring>
 
-static_assert(sizeof(EdgekvSegment) == 32);
+#include "segments.h"
 
 namespace {
 
+using edgekv::Segments;
+using edgekv::entry_width;
+
 constexpr int64_t kMaxAxes = 4;
 
-class Segments {
- public:
-  explicit Segments(const EdgekvLayout& layout) : layout_(layout) {}
-
-  EdgekvSegment& operator[](int64_t place) const {
-    return *reinterpret_cast<EdgekvSegment*>(layout_.segments + place * layout_.segment_bytes);
+// Where the segment with this id is, or would be.
+int64_t find(const EdgekvLayout& layout, const Segments& segments, int64_t id) {
+  int64_t low = 0, high = layout.num_segments;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (segments[middle].id < id)
+      low = middle + 1;
+    else
+      high = middle;
   }
-  int32_t span(int64_t place, int64_t axis) const {
-    int32_t span;
-    std::memcpy(&span, spans(place) + axis * 4, sizeof(span));
-    return span;
-  }
-  int32_t kind(int64_t place) const {
-    return static_cast<int8_t>(spans(place)[layout_.num_axes * 4]);
-  }
-  // Where the segment with this id is, or would be.
-  int64_t find(int64_t id) const {
-    int64_t low = 0, high = layout_.num_segments;
-    while (low < high) {
-      const int64_t middle = (low + high) / 2;
-      if ((*this)[middle].id < id)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low;
-  }
-
- private:
-  const unsigned char* spans(int64_t place) const {
-    return reinterpret_cast<const unsigned char*>(&(*this)[place] + 1);
-  }
-
-  const EdgekvLayout& layout_;
-};
+  return low;
+}
 
 int32_t refuse(EdgekvLayout& layout, int64_t id, int32_t code) {
   layout.culprit = id;
@@ -55,7 +35,7 @@ int32_t find_all(EdgekvLayout& layout, const int64_t* ids, int64_t n, int32_t pi
                  int64_t* places) {
   const Segments segments(layout);
   for (int64_t i = 0; i < n; ++i) {
-    places[i] = segments.find(ids[i]);
+    places[i] = find(layout, segments, ids[i]);
     if (places[i] == layout.num_segments || segments[places[i]].id != ids[i])
       return refuse(layout, ids[i], EDGEKV_LAYOUT_UNKNOWN);
   }
@@ -68,8 +48,6 @@ int32_t find_all(EdgekvLayout& layout, const int64_t* ids, int64_t n, int32_t pi
       return refuse(layout, segments[places[i]].id, EDGEKV_LAYOUT_PINNED);
   return EDGEKV_LAYOUT_DONE;
 }
-
-int64_t entry_width(const EdgekvLayout& layout) { return 2 + 2 * layout.num_axes; }
 
 template <class T>
 void copy(const T* from, int64_t n, T* to) {
