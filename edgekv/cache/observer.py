@@ -37,7 +37,7 @@ class CacheObserver:
         """A sequence was opened, or forked from ``parent``. It may hold pages already."""
 
     def planned(self, append: Append, allocation_ns: int) -> None:
-        """An append has its pages; taking them took ``allocation_ns`` nanoseconds."""
+        """An append has its pages; to plan it and take them took ``allocation_ns`` nanoseconds."""
 
     def stepped(self, step: Step) -> None:
         """A step was begun or, ``step.ended``, has ended; what it decides is settled next."""
