@@ -191,6 +191,11 @@ class SegmentTable:
             self._heat = self._read(heat)
         return self._heat
 
+    @property
+    def has_heat(self) -> bool:
+        """Whether ``heat`` is more than zeros for rules that need none."""
+        return self._heat is not None or self._known[1] is not None
+
     def _read(self, column: PageColumn) -> NDArray[Any]:
         assert self.pages is not None, "what is known is known of pages"
         return column.of(self.memory, self.num_all, self.pages)[self.first :]

@@ -104,7 +104,9 @@ _scratch = _Scratch()
 def _bytes(column: NDArray[Any], dtype: type, num_offered: int) -> bytes:
     """What a native call takes as it is: where an array is must be found out."""
     if len(column) != num_offered:
-        raise ValueError(f"got {len(column)} numbers or vectors for {num_offered} segments")
+        raise ValueError(
+            f"what segments are rated by must be (n,) for {num_offered} segments, got {len(column)}"
+        )
     return column.astype(dtype, copy=False).tobytes()
 
 

@@ -39,7 +39,7 @@ def table(num_pages: list[int], **columns: np.ndarray) -> SegmentTable:
     )
     rows["kind"], rows["num_pages"] = KIND_CODES["frame"], num_pages
     rows["num_tokens"] = rows["num_pages"] * 4
-    return SegmentTable.of(rows, **columns)
+    return SegmentTable.of(rows, **{"heat": np.zeros(n), **columns})
 
 
 @pytest.fixture(params=RULES)
@@ -227,5 +227,5 @@ def test_rules_that_move_pages_are_refused_where_pages_cannot_move(name: str) ->
 def test_keep_lets_nothing_leave_and_says_so() -> None:
     rule = retention_rule("keep", shiftable=False)
     assert len(rule.choose(table([1, 2, 3]), 0)) == 0
-    with pytest.raises(ContextError, match=r"need 2 more pages.*none of its 3 segments may leave"):
+    with pytest.raises(ContextError, match=r"the context is full, and .*none of its 3 segments may leave"):
         rule.choose(table([1, 2, 3]), 2)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from edgekv.cache import PageCache, Sequence
-from edgekv.cache.retention import Watermarks, Window
+from edgekv.cache import PageCache, SegmentTable, Sequence
+from edgekv.cache.retention import LeastAttended, Watermarks, Window, choose_room
 from edgekv.errors import ContextError, OutOfPagesError
 from tests.cache.compare import assert_same
 from tests.cache.helpers import add, frames, make_cache, make_room
@@ -64,3 +65,28 @@ def test_pages_that_a_fork_holds_do_not_count_as_room() -> None:
 def test_impossible_marks_are_refused(high: int, low: int) -> None:
     with pytest.raises(ValueError, match=f"got low {low}, high {high}"):
         Watermarks(high, low)
+
+
+@pytest.mark.parametrize("places", [[0.5], [99], [True]])
+def test_a_rule_that_names_no_places_is_named(places: list[float]) -> None:
+    class Odd(Window):
+        name = "odd"
+
+        def choose(self, segments: SegmentTable, num_pages: int) -> np.ndarray:  # noqa: ARG002
+            return np.array(places)
+
+    cache = make_cache()
+    sequence = frames(cache, 3)
+    before = cache.snapshot()
+    with pytest.raises(ValueError, match="rule odd must choose places in 3 segments: "):
+        choose_room(sequence, 2, rule=Odd(), marks=Watermarks(7, 5), num_free=9)
+    assert_same(before, cache.snapshot())
+
+
+def test_heat_that_is_not_kept_rates_nothing() -> None:
+    class Careless(LeastAttended):
+        needs_heat = False
+
+    sequence = frames(make_cache(), 3)
+    with pytest.raises(ValueError, match="must have needs_heat = True"):
+        choose_room(sequence, 2, rule=Careless(), marks=Watermarks(7, 5), num_free=9)

@@ -105,7 +105,8 @@ def test_the_demo_clip_plays_at_its_own_pace(
     config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Settings for a camera's pace leave its answers right."""
-    command = ["run", "--config", config, "--format", "jsonl", "--max-new-tokens", "32"]
+    command = ["run", "--config", config, "--retain", "window", "--format", "jsonl"]
+    command += ["--max-new-tokens", "32"]
     with pytest.raises(SystemExit) as ended:
         main(command)
     shown = capsys.readouterr()
@@ -117,6 +118,26 @@ def test_the_demo_clip_plays_at_its_own_pace(
     assert ended.value.code == 1
     assert "wrong about the demo clip; without options all are right" in shown.err
     assert json.loads(shown.out.splitlines()[-1])["frames"] == 50
+
+
+@pytest.mark.parametrize("how", ["--retain", "--tier", "--save"])
+def test_answers_of_a_longer_memory_are_not_called_wrong(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a"
+    given = {"--retain": "uniform", "--tier": str(path), "--save": str(path)}[how]
+    if how == "--save":
+        with pytest.raises(SystemExit):
+            main(["run", how, given, "--duration", "1s"])
+        assert "not checked" not in capsys.readouterr().err, "it was new"
+    with pytest.raises(SystemExit) as ended:
+        main(["run", how, given, "--format", "jsonl", "--duration", "5s"])
+    shown = capsys.readouterr()
+    assert ended.value.code == 0
+    assert "answers are not checked: " in shown.err
+    assert "clip" in shown.err
+    assert '"expected"' not in shown.out
+    assert json.loads(shown.out.splitlines()[-1])["answers"] > 0
 
 
 def test_doctor_judges_the_settings(config: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,10 +72,10 @@ def test_what_cannot_be_continued_gets_one_line(
     run(capfd, clip, "--save", plain, "--duration", "1s")
     same = ("--save", path, "--instructions", "Watch.")
     for arguments, said, code in (
-        (("--save", path), "saved with --instructions 'Watch.' and with --retain window", 1),
+        (("--save", path), "saved with --instructions 'Watch.'; give the same", 1),
         (
             ("--save", plain, "--retain", "uniform"),
-            "saved without --instructions and with --retain window; give the same",
+            "saved with --retain window; give the same",
             1,
         ),
         (("--save", tmp_path), "is a directory", 2),

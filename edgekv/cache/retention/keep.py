@@ -26,7 +26,7 @@ class Keep:
         """Nothing for nothing; otherwise raises ContextError."""
         if num_pages > 0:
             raise ContextError(
-                f"the context is full: need {num_pages} more pages, and with retain='keep' none "
-                f"of its {len(segments)} segments may leave"
+                f"the context is full, and with retain='keep' none of its {len(segments)} "
+                f"segments may leave: the model's window or the KV budget holds no more"
             )
         return np.empty(0, dtype=np.int64)

@@ -56,7 +56,13 @@ def choose(
 ) -> NDArray[np.int64]:
     """Which of ``offer``, segments of ``sequence``, ``rule`` would drop: (k,) ids, ascending.
     Whoever observes the cache is told."""
-    ids = offer.ids[rule.choose(offer, num_pages)]
+    places = rule.choose(offer, num_pages)
+    try:
+        ids = offer.ids[places]
+    except IndexError as error:
+        raise ValueError(
+            f"rule {rule.name} must choose places in {len(offer)} segments: {error}"
+        ) from None
     sequence.chosen(rule.name, offer, num_pages, ids)
     return ids
 

@@ -38,6 +38,8 @@ def thin_out(
     """
     size, heat, looks = segments.num_all - segments.first, None, None
     if by_heat and (heat := segments.heat_of_pages) is None:
+        if not segments.has_heat:
+            raise ValueError("a rule that thins out by heat must have needs_heat = True")
         worth = segments.heat if worth is None else worth * segments.heat
     if by_look:
         looks = segments.rows_of_pages or segments.summaries
