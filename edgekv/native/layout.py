@@ -122,6 +122,7 @@ class LayoutDropper:
         self._restore(self._at)
 
     def _make_saved(self) -> None:
-        self._saved = tuple(np.empty_like(array) for array in self._arrays)
-        at = (address(array) for array in self._saved)
+        saved = tuple(np.empty_like(array) for array in self._arrays)
+        at = (address(array) for array in saved)
         self._state.saved_entries, self._state.saved_segments, self._state.saved_position = at
+        self._saved = saved  # last: from now on it is written to

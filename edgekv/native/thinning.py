@@ -94,8 +94,8 @@ class _Scratch(threading.local):
         self.take(128)
 
     def take(self, num_places: int) -> None:
-        self.out = np.empty(num_places, dtype=np.int64)
-        self.at = address(self.out)
+        out = np.empty(num_places, dtype=np.int64)
+        self.out, self.at = out, address(out)  # both or none
 
 
 _scratch = _Scratch()

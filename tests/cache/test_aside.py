@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from itertools import count
+
 import numpy as np
 import pytest
 
 from edgekv.cache import PageCache, Sequence, check
 from edgekv.errors import CacheError, OutOfPagesError
+from edgekv.native import layout as native_layout
+from edgekv.native.memory import address
 from tests.cache.compare import assert_same, assert_same_held
 from tests.cache.helpers import add, frames, make_cache, shifts
 
@@ -37,6 +42,29 @@ def test_pages_are_held_until_they_are_let_go(cache: PageCache, sequence: Sequen
     assert not sequence.has_set_aside
     assert cache.counts.live == live - 4
     check(cache.snapshot())
+
+
+@pytest.mark.parametrize("place", range(9))
+def test_without_memory_nothing_is_set_aside(
+    cache: PageCache, sequence: Sequence, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    calls = count()
+
+    def failing(array: np.ndarray) -> int:
+        if next(calls) == place:
+            raise MemoryError
+        return address(array)
+
+    before = cache.snapshot()
+    with monkeypatch.context() as patch:
+        patch.setattr(native_layout, "address", failing)
+        with pytest.raises(MemoryError) if place < 8 else nullcontext():
+            sequence.set_aside(ids(1, 3))
+    sequence.put_back()
+    assert_same(before, cache.snapshot())
+    sequence.set_aside(ids(1, 3))
+    sequence.put_back()
+    assert_same(before, cache.snapshot())
 
 
 def test_put_back_undoes_it_and_what_came_since(cache: PageCache, sequence: Sequence) -> None:
