@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from edgekv.cache.append import Append
 from edgekv.cache.identity import Entry
+from edgekv.cache.segment_list import SegmentList
 from edgekv.cache.segments import (
     FRAME_CODE,
     KINDS,
     SYSTEM_CODE,
     Segment,
-    SegmentList,
 )
 from edgekv.cache.snapshot import frozen
 from edgekv.cache.state import SequenceState, check_state
