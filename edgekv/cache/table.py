@@ -44,11 +44,6 @@ class PageTable:
         """(num_pages,) valid tokens, a live view."""
         return self._rows[: self.num_pages, VALID]
 
-    @property
-    def tail_has_moved(self) -> bool:
-        """Whether the last page has moved: it has one shift, so no new token can join it."""
-        return bool(self.rows[-1, SHIFT : SHIFT + self.num_axes].any())
-
     def stage(
         self,
         pages: NDArray[np.int32],  # (n,)
